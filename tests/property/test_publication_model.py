@@ -17,7 +17,7 @@ import pytest
 from tests.support.tiers import some
 
 from retrofill.driver import publication as publication_module
-from retrofill.driver.kept import KEPT, NotKept, copy, find, find_before
+from retrofill.driver.kept import KEPT, NotKept, copy, find, find_before, key_of
 from retrofill.driver.publication import (
     AREA,
     Publication,
@@ -34,31 +34,36 @@ from retrofill.driver.publication import (
 
 # Attempts are numbered across all runs, so their ids are larger than those of these few runs.
 ATTEMPT_ID = 25
+INSTALLATION = "here"
 # Replaced output is kept for so many days: set by the fixture ``way``.
 KEEP = 0
+
+
+def run(id: int) -> str:
+    return key_of(INSTALLATION, id)
 
 
 def staged(
     target: Path, run_id: int, attempt_id: int = ATTEMPT_ID, text: str = "", backfill: str | None = None
 ) -> Publication:
     """A run's sealed output, as its driver leaves it."""
-    folder = own_folder(target, run_id) / f"{attempt_id}.writing-1"
+    folder = own_folder(target, run(run_id)) / f"{attempt_id}.writing-1"
     (folder / "new").mkdir(parents=True)
     (folder / "new" / "part-0").write_text(text or f"run {run_id}")
     of = {} if backfill is None else {"backfill_id": backfill}
-    seal([Written(folder, target, run_id, {"run_id": run_id, "attempt_id": attempt_id, **of})], attempt_id)
-    return Publication(target, run_id, attempt_id, 0, KEEP)
+    seal([Written(folder, target, run(run_id), {"run": run(run_id), "attempt_id": attempt_id, **of})], attempt_id)
+    return Publication(target, run(run_id), attempt_id, 0, KEEP)
 
 
 def undo(target: Path, run_id: int, undoes: int) -> Publication:
     """A sealed output of a run that undoes another."""
-    kept = find_before(target, undoes)
-    folder = own_folder(target, run_id) / f"{ATTEMPT_ID}.writing-1"
+    kept = find_before(target, run(undoes))
+    folder = own_folder(target, run(run_id)) / f"{ATTEMPT_ID}.writing-1"
     folder.mkdir(parents=True)
     copy(kept, folder / "new")
-    about = {"run_id": run_id, "undoes": undoes, "output_of": kept.run_id}
-    seal([Written(folder, target, run_id, about)], ATTEMPT_ID)
-    return Publication(target, run_id, ATTEMPT_ID, 0, KEEP)
+    about = {"run": run(run_id), "undoes": run(undoes), "output_of": kept.run}
+    seal([Written(folder, target, run(run_id), about)], ATTEMPT_ID)
+    return Publication(target, run(run_id), ATTEMPT_ID, 0, KEEP)
 
 
 def again(publication: Publication, number: int) -> Publication:
@@ -168,7 +173,7 @@ def test_a_publication_replaces_the_whole_folder_and_leaves_nothing_beside_it(ta
     (target / "part-of-an-older-one").write_text("x")
     publish(staged(target, 2))
     assert sorted(path.name for path in target.iterdir()) == ["_retrofill.json", "part-0"]
-    assert (content(target), published_by(target)) == ("run 2", 2)
+    assert (content(target), published_by(target)) == ("run 2", run(2))
     assert beside(target) == []
 
 
@@ -178,7 +183,7 @@ def test_where_directories_can_be_exchanged_readers_always_see_one(target: Path,
     while not publisher.ended:
         publisher.step()
         seen.append(published_by(target))
-    assert sorted(set(seen), key=str) == ([1, 2] if way == "exchange" else [1, 2, None])
+    assert sorted(set(seen), key=str) == ([run(1), run(2)] if way == "exchange" else [run(1), run(2), None])
 
 
 def test_an_output_that_somebody_deletes_meanwhile_is_published_all_the_same(target: Path) -> None:
@@ -186,7 +191,7 @@ def test_an_output_that_somebody_deletes_meanwhile_is_published_all_the_same(tar
         fresh(target)
         publisher = Publisher(staged(target, 2))
         publisher.go(stop)
-        if published_by(target) != 2:
+        if published_by(target) != run(2):
             shutil.rmtree(target, ignore_errors=True)
         publisher.finish()
         assert content(target) == "run 2", f"stopped after {stop} steps"
@@ -202,7 +207,7 @@ def test_it_may_be_repeated(target: Path) -> None:
 
 def test_output_that_somebody_deleted_is_not_called_published(target: Path) -> None:
     publication = staged(target, 2)
-    shutil.rmtree(own_folder(target, 2))
+    shutil.rmtree(own_folder(target, run(2)))
     with pytest.raises(StagedOutputGone, match=r"the output that run 2 staged for .* is no longer in "):
         publish(publication)
     assert content(target) == "run 1"
@@ -219,7 +224,7 @@ def test_a_publisher_stopped_anywhere_and_woken_after_a_later_run_changes_nothin
         before = snapshot(target)
         former.finish()
         assert snapshot(target) == before, f"stopped after {stop} steps"
-        assert published_by(target) == 3
+        assert published_by(target) == run(3)
 
 
 @pytest.mark.parametrize("others", [1, 2])
@@ -272,7 +277,7 @@ def test_two_publishers_of_one_run_in_every_interleaving(target: Path) -> None:
         for publisher in publishers:
             publisher.finish()
         assert not publishers[1].gone, f"the newest publisher must get through: {order}"
-        assert (content(target), published_by(target)) == ("run 2", 2), order
+        assert (content(target), published_by(target)) == ("run 2", run(2)), order
         assert not KEEP or kept_of(target, 2) == "run 1", order
 
 
@@ -287,7 +292,7 @@ def test_a_former_run_and_a_later_one_in_every_interleaving(target: Path) -> Non
         publishers[1].finish()
         assert content(target) == "run 3", order
         publishers[0].finish()
-        assert (content(target), published_by(target)) == ("run 3", 3), order
+        assert (content(target), published_by(target)) == ("run 3", run(3)), order
 
 
 @pytest.mark.parametrize("other", [9, ATTEMPT_ID + 1])
@@ -308,7 +313,7 @@ def test_what_another_attempt_of_the_run_sealed_is_not_published_and_goes_with_i
 def test_a_publisher_whose_attempt_was_not_accepted_finds_nothing(target: Path) -> None:
     staged(target, 2)
     with pytest.raises(StagedOutputGone):
-        publish(Publication(target, 2, ATTEMPT_ID + 1, 1))
+        publish(Publication(target, run(2), ATTEMPT_ID + 1, 1))
     assert content(target) == "run 1"
 
 
@@ -317,13 +322,13 @@ def test_a_straggler_that_still_writes_for_an_earlier_run_is_never_published(tar
     former.go(3)
     publish(staged(target, 3))
     # Spark recreates the folders that a later publication has deleted.
-    late = own_folder(target, 2) / f"{ATTEMPT_ID}.writing-1" / "new"
+    late = own_folder(target, run(2)) / f"{ATTEMPT_ID}.writing-1" / "new"
     late.mkdir(parents=True)
     (late / "part-0").write_text("too late")
     former.finish()
     assert content(target) == "run 3"
     publish(staged(target, 4))
-    assert not own_folder(target, 2).exists()
+    assert not own_folder(target, run(2)).exists()
 
 
 def test_who_writes_to_the_output_itself_is_displaced(target: Path) -> None:
@@ -341,7 +346,7 @@ KEEPING = pytest.mark.parametrize("way", ["exchange and keep", "rename and keep"
 
 def kept_of(target: Path, run_id: int) -> str:
     """What the run has replaced."""
-    folder = find(target, run_id).folder
+    folder = find(target, run(run_id)).folder
     assert folder is not None
     return (folder / "part-0").read_text()
 
@@ -360,7 +365,7 @@ def test_two_publishers_of_an_undo_in_every_interleaving(target: Path) -> None:
         for publisher in publishers:
             publisher.finish()
         assert not (publishers[1].gone or publishers[1].refused), order
-        assert (content(target), published_by(target), kept_of(target, 3)) == ("run 1", 3, "run 2"), order
+        assert (content(target), published_by(target), kept_of(target, 3)) == ("run 1", run(3), "run 2"), order
         assert kept_of(target, 2) == "run 1", "it was copied"
 
 
@@ -377,7 +382,7 @@ def test_what_others_had_written_comes_back_as_it_was(target: Path) -> None:
     assert (content(target), inside.read_text()) == ("others", "its own")
     # Again, as if the first undo had failed after it was published.
     publish(undo(target, 4, 2))
-    assert (content(target), published_by(target)) == ("others", 4)
+    assert (content(target), published_by(target)) == ("others", run(4))
 
 
 @KEEPING
@@ -409,8 +414,8 @@ def test_what_a_failed_run_has_replaced_is_kept_though_it_put_nothing_away(targe
 @KEEPING
 def test_what_stragglers_write_later_does_not_hide_what_is_kept(target: Path) -> None:
     publish(staged(target, 2))
-    (own_folder(target, 2) / "24.writing-1" / "new").mkdir(parents=True)
-    publish(Publication(target, 2, ATTEMPT_ID, 3, KEEP))
+    (own_folder(target, run(2)) / "24.writing-1" / "new").mkdir(parents=True)
+    publish(Publication(target, run(2), ATTEMPT_ID, 3, KEEP))
     publish(undo(target, 3, 2))
     assert content(target) == "run 1"
 
@@ -465,3 +470,34 @@ def snapshot(target: Path) -> dict[str, str]:
     sweep(target.parent / AREA)
     visible = (path for path in target.parent.rglob("*") if path.is_file() and AREA not in path.parts)
     return {str(path): path.read_text() for path in visible}
+
+
+def of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, runs are those of another installation, which counts from 1 again."""
+    monkeypatch.setattr(sys.modules[__name__], "INSTALLATION", "there")
+
+
+@KEEPING
+def test_an_undo_restores_what_the_run_of_its_own_installation_replaced(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(staged(target, 2, backfill="b", text="of the first installation"))
+    of_another(monkeypatch)
+    publish(staged(target, 2, backfill="b", text="of the second one"))
+    publish(undo(target, 3, 2))
+    assert content(target) == "of the first installation"
+    assert kept_of(target, 3) == "of the second one"
+
+
+def test_output_with_the_number_of_a_run_of_another_installation_is_not_its_own(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stop in range(length(staged(target, 2))):
+        shutil.rmtree(target.parent)
+        monkeypatch.setattr(sys.modules[__name__], "INSTALLATION", "here")
+        publish(staged(target, 1, text="old"))
+        of_another(monkeypatch)
+        first = Publisher(staged(target, 1, text="new"))
+        first.go(stop)
+        publish(Publication(target, run(1), ATTEMPT_ID, 1, KEEP))
+        assert content(target) == "new", stop

@@ -159,7 +159,7 @@ class InstantDriver:
     def _execute(self, run: LaunchedRun) -> bool | None:
         """Execute one run. Returns whether it succeeded, ``None`` if the driver was ended."""
         if run.accepted_attempt is not None:
-            result = publish_all(run, run.accepted_attempt, run.outputs, self._tables, self._launch.keep_replaced_days)
+            result = publish_all(self._launch, run, run.accepted_attempt, run.outputs, self._tables)
             self._report(run, result)
             return result.succeeded
         if not self._work(run):

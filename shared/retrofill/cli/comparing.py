@@ -11,6 +11,7 @@ from retrofill.client.backfill_facts import existing
 from retrofill.client.comparing import Change, changes, spark_of, staged_runs
 from retrofill.client.connect import load_settings, reading
 from retrofill.driver.summary import Column
+from retrofill.store.installation import read_installation
 
 # Columns of an output that are shown, those with the first names.
 MAX_COLUMNS = 6
@@ -22,11 +23,13 @@ def compare(id: str, limit: int, *, as_json: bool) -> None:
     with reading(settings) as conn:
         row = existing(conn, id)
         runs = staged_runs(conn, row)
+        installation = read_installation(conn)
+    assert installation is not None  # it has a backfill
     zone = row["definition"].get("timezone", "UTC")
     found: list[Change] = []
     with spark_of(settings, row["definition"]) as session, _progress(quiet=as_json) as progress:
         task = progress.add_task("", total=sum(len(each["outputs"]["folders"]) for each in runs))
-        for change in changes(session, runs, zone):
+        for change in changes(session, runs, zone, installation.id):
             found.append(change)
             progress.advance(task)
     found.sort(key=lambda each: (-abs(each.rows), -len(each.columns), each.start))

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, RowMapping, select
 
 from retrofill.domain.run import RunState
 from retrofill.driver.interval import Interval
+from retrofill.driver.kept import key_of
 from retrofill.driver.loss import line_of
 from retrofill.driver.publication import own_folder
 from retrofill.driver.session import connect_apart
@@ -102,13 +103,13 @@ def spark_of(settings: Settings, definition: Mapping[str, Any]) -> Iterator[Any]
         session.stop()
 
 
-def changes(session: Any, runs: Sequence[RowMapping], zone: str) -> Iterator[Change]:
+def changes(session: Any, runs: Sequence[RowMapping], zone: str, installation: str) -> Iterator[Change]:
     """Of each output of each run, in their order; two Spark jobs each. Raises ``UserError``."""
     for row in runs:
         start, end = (row[name].astimezone(ZoneInfo(zone)) for name in ("interval_start", "interval_end"))
         for output in row["outputs"]["folders"]:
             try:
-                name, after, before = _sides(session, row, output, Interval(start, end))
+                name, after, before = _sides(session, row, output, Interval(start, end), installation)
             except UserError:
                 raise
             except Exception as e:
@@ -116,14 +117,17 @@ def changes(session: Any, runs: Sequence[RowMapping], zone: str) -> Iterator[Cha
             yield Change(row["id"], start, end, name, after, before)
 
 
-def _sides(session: Any, row: RowMapping, output: str, interval: Interval) -> tuple[str, Summary, Summary | None]:
+def _sides(
+    session: Any, row: RowMapping, output: str, interval: Interval, installation: str
+) -> tuple[str, Summary, Summary | None]:
     table = TableOutput.of(output)
     if table is not None:
         after, before = (of_table(session, table, interval, staged=staged) for staged in (True, False))
         return table.table, after, before
     target = Path(output)
     # Its number rises with each publisher, of which there was none yet.
-    sealed = sorted(own_folder(target, row["id"]).glob(f"{row['accepted_attempt']}.publish-*/new"))
+    own = own_folder(target, key_of(installation, row["id"]))
+    sealed = sorted(own.glob(f"{row['accepted_attempt']}.publish-*/new"))
     staged = of_folder(session, sealed[0]) if sealed else None
     if staged is None:
         raise UserError(

@@ -1,8 +1,8 @@
 """Directories that publications have replaced, kept so that an undo can restore them.
 
-What run 7 replaced when it published what its attempt 25 had staged::
+What run 7 of an installation replaced when it published what its attempt 25 had staged::
 
-    PARENT/_retrofill/kept/2026-01-31/NAME@7/25.publish-1/new     the day is that of the publication, in UTC
+    PARENT/_retrofill/kept/2026-01-31/NAME@7-3f2a9c01/25.publish-1/new     the day is that of the publication, in UTC
 
 Without such a ``new`` (or ``old-1``), there was nothing before.
 """
@@ -10,6 +10,7 @@ Without such a ``new`` (or ``old-1``), there was nothing before.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -25,6 +26,20 @@ KEPT = "kept"
 _TRASH = ".trash-"
 
 
+def key_of(installation: str, run_id: int) -> str:
+    """The run as markers and directories name it. Each installation counts its runs from 1."""
+    return f"{run_id}-{hashlib.sha256(installation.encode()).hexdigest()[:8]}"
+
+
+def number_of(run: str) -> str:
+    """The id of a run from its key, as people know it."""
+    return run.partition("-")[0]
+
+
+def _installation_of(run: str) -> str:
+    return run.partition("-")[2]
+
+
 class NotKept(Exception):
     """What a run has replaced is not there to be restored. The message is one line."""
 
@@ -36,8 +51,8 @@ class Kept:
     folder: Path | None
 
     @property
-    def run_id(self) -> int | None:
-        """The run that had written it, if one had."""
+    def run(self) -> str | None:
+        """The key of the run that had written it, if one had."""
         return None if self.folder is None else output_of(marker_in(self.folder))
 
 
@@ -59,62 +74,64 @@ def keep(own: Path, area: Path) -> None:
         throw_away(own, area)
 
 
-def find(target: Path, run_id: int) -> Kept:
-    """What a run replaced at ``target``. Raises ``NotKept`` or ``OSError``."""
+def find(target: Path, run: str) -> Kept:
+    """What a run (by its key) replaced at ``target``. Raises ``NotKept`` or ``OSError``."""
     kept = target.parent / AREA / KEPT
     for day in sorted(kept.iterdir()) if kept.is_dir() else ():
-        entry = day / f"{target.name}@{run_id}"
-        for folder in _published(entry, run_id):
-            before = displaced(folder, run_id)
+        entry = day / f"{target.name}@{run}"
+        for folder in _published(entry, run):
+            before = displaced(folder, run)
             if not before and entry.exists():
                 return Kept(None)
             if before and (before[0].is_symlink() or not before[0].is_dir()):
-                raise NotKept(f"what run {run_id} replaced at {target} was no directory: restore it by hand")
+                raise NotKept(f"what run {number_of(run)} replaced at {target} was no directory: restore it by hand")
             if before:
                 return Kept(before[0])
-    raise NotKept(f"what run {run_id} replaced at {target} is no longer kept (RETROFILL_KEEP_REPLACED_DAYS)")
+    raise NotKept(f"what run {number_of(run)} replaced at {target} is no longer kept (RETROFILL_KEEP_REPLACED_DAYS)")
 
 
-def find_before(target: Path, run_id: int) -> Kept:
+def find_before(target: Path, run: str) -> Kept:
     """What was at ``target`` before a run's backfill: a run may have replaced a failed one of the same backfill.
 
     Raises ``NotKept`` or ``OSError``.
     """
     present = marker_in(target)
-    kept = find(target, run_id)
+    kept = find(target, run)
     while kept.folder is not None:
         before = marker_in(kept.folder)
+        earlier = str(before.get("run", ""))
         if (
             "undoes" in before
             or before.get("backfill_id") is None
             or before["backfill_id"] != present.get("backfill_id")
+            or _installation_of(earlier) != _installation_of(run)
         ):
             break
-        kept = find(target, before["run_id"])
+        kept = find(target, earlier)
     return kept
 
 
-def has_displaced(own: Path, run_id: int) -> bool:
+def has_displaced(own: Path, run: str) -> bool:
     """Whether the directory of a run has what it replaced."""
-    return any(displaced(folder, run_id) for folder in _published(own, run_id))
+    return any(displaced(folder, run) for folder in _published(own, run))
 
 
-def displaced(folder: Path, run_id: int) -> list[Path]:
+def displaced(folder: Path, run: str) -> list[Path]:
     """What a publisher's folder has of what was published before the run, the last one first."""
     names = [path.name for path in folder.iterdir()]
     old = sorted((name for name in names if name.startswith("old-")), key=_number, reverse=True)
-    new = ["new"] if "new" in names and not is_of(folder / "new", run_id) else []
+    new = ["new"] if "new" in names and not is_of(folder / "new", run) else []
     return [folder / name for name in (*new, *old)]
 
 
-def _published(own: Path, run_id: int) -> Iterator[Path]:
+def _published(own: Path, run: str) -> Iterator[Path]:
     """The folders of a run's publishers, without what another attempt sealed, which was not accepted."""
     try:
         folders = sorted(own.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return
     for folder in folders:
-        if ".publish-" in folder.name and not is_of(folder / "new", run_id):
+        if ".publish-" in folder.name and not is_of(folder / "new", run):
             yield folder
 
 
@@ -169,15 +186,15 @@ def marker_in(folder: Path) -> Mapping[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def is_of(folder: Path, run_id: int) -> bool:
+def is_of(folder: Path, run: str) -> bool:
     """Whether the run wrote the directory. Raises ``OSError`` if that cannot be told."""
-    return bool(marker_in(folder).get("run_id") == run_id)
+    return bool(marker_in(folder).get("run") == run)
 
 
-def output_of(marker: Mapping[str, Any]) -> int | None:
+def output_of(marker: Mapping[str, Any]) -> str | None:
     """The run whose output a directory has: the one that published it or, of an undo, the one before."""
-    run_id = marker.get("output_of", marker.get("run_id"))
-    return run_id if isinstance(run_id, int) else None
+    run = marker.get("output_of", marker.get("run"))
+    return run if isinstance(run, str) else None
 
 
 def _link(source: str, to: str) -> str:

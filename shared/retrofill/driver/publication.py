@@ -1,12 +1,12 @@
 """Publishes staged output: replaces the output directory as a whole, exactly once.
 
-Next to an output ``PARENT/NAME``, for run 7 in the attempt with the id 25::
+Next to an output ``PARENT/NAME``, for run 7 of an installation in the attempt with the id 25 (``…`` is ``-3f2a9c01``)::
 
-    PARENT/_retrofill/NAME@7/25.writing-1/new     where a task writes: one path per call of stage()
-    PARENT/_retrofill/NAME@7/25.publish-0/new     sealed: complete and no longer written to
-    PARENT/_retrofill/NAME@7/25.publish-1/new     taken over by publication 1, because publication 0 was lost
-    PARENT/_retrofill/NAME@7/25.publish-1/new     after the exchange: what was published before
-    PARENT/_retrofill/NAME@7/25.publish-1/old-1   the same, where directories cannot be exchanged
+    PARENT/_retrofill/NAME@7…/25.writing-1/new     where a task writes: one path per call of stage()
+    PARENT/_retrofill/NAME@7…/25.publish-0/new     sealed: complete and no longer written to
+    PARENT/_retrofill/NAME@7…/25.publish-1/new     taken over by publication 1, because publication 0 was lost
+    PARENT/_retrofill/NAME@7…/25.publish-1/new     after the exchange: what was published before
+    PARENT/_retrofill/NAME@7…/25.publish-1/old-1   the same, where directories cannot be exchanged
     PARENT/_retrofill/kept/…                      in the end: what was replaced (``retrofill.driver.kept``)
     PARENT/NAME                                   published; _retrofill.json names the run
 
@@ -38,6 +38,7 @@ from retrofill.driver.kept import (
     is_of,
     keep,
     marker_in,
+    number_of,
     output_of,
     sweep,
     throw_away,
@@ -60,26 +61,26 @@ class PublishedAgain(Exception):
 
 @dataclass(frozen=True)
 class Publication:
-    """One output of a run, staged by the ``attempt`` (id) that was accepted.
+    """One output of a ``run`` (its key), staged by the ``attempt`` (id) that was accepted.
 
     ``number`` counts the publishers, from 0. ``keep_days``: how long what is replaced is kept.
     """
 
     target: Path
-    run_id: int
+    run: str
     attempt: int
     number: int
     keep_days: int = 0
 
 
-def own_folder(target: Path, run_id: int) -> Path:
-    """The directory for all files of a run next to an output."""
-    return target.parent / AREA / f"{target.name}@{run_id}"
+def own_folder(target: Path, run: str) -> Path:
+    """The directory for all files of a run (by its key) next to an output."""
+    return target.parent / AREA / f"{target.name}@{run}"
 
 
-def sealed_folder(target: Path, run_id: int, attempt: int, number: int = 0) -> Path:
+def sealed_folder(target: Path, run: str, attempt: int, number: int = 0) -> Path:
     """The directory that belongs to one publisher."""
-    return own_folder(target, run_id) / f"{attempt}.publish-{number}"
+    return own_folder(target, run) / f"{attempt}.publish-{number}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Written:
 
     folder: Path
     target: Path
-    run_id: int
+    run: str
     about: Mapping[str, Any]
 
 
@@ -104,8 +105,8 @@ def seal(outputs: Sequence[Written], attempt: int) -> None:
         marker.write_text(json.dumps(each.about), encoding="utf-8")
     sync_trees(each.folder / "new" for each in outputs)
     for each in outputs:
-        each.folder.rename(sealed_folder(each.target, each.run_id, attempt))
-    sync_all(own_folder(each.target, each.run_id) for each in outputs)
+        each.folder.rename(sealed_folder(each.target, each.run, attempt))
+    sync_all(own_folder(each.target, each.run) for each in outputs)
 
 
 def publish(publication: Publication) -> None:
@@ -123,21 +124,21 @@ def publish(publication: Publication) -> None:
 
 def steps(publication: Publication) -> Iterator[str]:
     """Publish step by step: yields a step's name before each change of the file system."""
-    target, run_id = publication.target, publication.run_id
+    target, run = publication.target, publication.run
     folder = yield from _take(publication)
     if folder is not None:
         yield from _retire_earlier_runs(publication)
         done = yield from _replace(folder, publication)
     if folder is None or not done:
         yield "publish:verify"
-        if published_by(target) != run_id:
+        if published_by(target) != run:
             raise StagedOutputGone(
-                f"the output that run {run_id} staged for {target} is no longer in {own_folder(target, run_id)}, "
+                f"the output that run {number_of(run)} staged for {target} is no longer in {own_folder(target, run)}, "
                 "nor is it published"
             )
     yield "publish:clean"
     try:
-        _put_away(own_folder(target, run_id), publication)
+        _put_away(own_folder(target, run), publication)
     except OSError as e:
         # It is published. The next publication of the interval deletes the directory.
         log.warning("replaced_output_not_kept", output=str(target), error=str(e))
@@ -150,13 +151,13 @@ def _put_away(own: Path, publication: Publication) -> None:
         throw_away(own, publication.target.parent / AREA)
 
 
-def published_by(target: Path) -> int | None:
-    """The run that published ``target``; ``None`` if unknown."""
+def published_by(target: Path) -> str | None:
+    """The key of the run that published ``target``; ``None`` if unknown."""
     try:
-        run_id = marker_in(target).get("run_id")
+        run = marker_in(target).get("run")
     except OSError:
         return None
-    return run_id if isinstance(run_id, int) else None
+    return run if isinstance(run, str) else None
 
 
 def _take(publication: Publication) -> Generator[str, None, Path | None]:
@@ -165,7 +166,7 @@ def _take(publication: Publication) -> Generator[str, None, Path | None]:
     ``None`` if not found.
     """
     of = [
-        sealed_folder(publication.target, publication.run_id, publication.attempt, number)
+        sealed_folder(publication.target, publication.run, publication.attempt, number)
         for number in range(publication.number + 1)
     ]
     own = of[-1]
@@ -186,24 +187,26 @@ def _retire_earlier_runs(publication: Publication) -> Iterator[str]:
     target = publication.target
     while True:
         yield "publish:list"
-        earlier = sorted(_earlier_runs(target, publication.run_id))
+        earlier = sorted(_earlier_runs(target, publication.run))
         if not earlier:
             return
         for folder in earlier:
             yield "publish:retire"
             # One may have published, and failed before it put away what it replaced.
-            if has_displaced(folder, int(folder.name.rpartition("@")[2])):
+            if has_displaced(folder, folder.name.rpartition("@")[2]):
                 _put_away(folder, publication)
             else:
                 throw_away(folder, target.parent / AREA)
 
 
-def _earlier_runs(target: Path, run_id: int) -> Iterator[Path]:
+def _earlier_runs(target: Path, run: str) -> Iterator[Path]:
     area = target.parent / AREA
+    own, _, installation = run.partition("-")
     # Names only: the directory has one for each run of a range.
     for name in os.listdir(area):  # noqa: PTH208 - a Path for each would take longer than all else here
-        output, _, number = name.rpartition("@")
-        if output == target.name and number.isdecimal() and int(number) < run_id:
+        output, _, key = name.rpartition("@")
+        number, _, other = key.partition("-")
+        if output == target.name and number.isdecimal() and other == installation and int(number) < int(own):
             yield area / name
 
 
@@ -215,7 +218,7 @@ def _replace(folder: Path, publication: Publication) -> Generator[str, None, boo
     target, new = publication.target, folder / "new"
     while True:
         yield "publish:look"
-        if not is_of(new, publication.run_id):
+        if not is_of(new, publication.run):
             # A former publisher got this far, so that it is gone or is what was published before, or
             # we are fenced, which the caller checks.
             return folder.exists()
@@ -246,17 +249,19 @@ def _refuse_newer(folder: Path, publication: Publication) -> None:
     undoes = marker_in(folder / "new").get("undoes")
     if undoes is not None:
         # It may have been displaced already, by this publisher or by a former one.
-        refuse_changed(publication.target, undoes, displaced(folder, publication.run_id))
+        refuse_changed(publication.target, undoes, displaced(folder, publication.run))
 
 
-def refuse_changed(target: Path, undoes: int, before: Iterable[Path] = ()) -> None:
+def refuse_changed(target: Path, undoes: str, before: Iterable[Path] = ()) -> None:
     """Raise ``PublishedAgain`` unless a run's output is what is published, or was in the last of ``before``.
 
     What another undo of that run has restored may be restored again: it may have failed after that.
     """
     present = marker_in(target) if target.exists() else next(filter(None, map(marker_in, before)), {})
     if output_of(present) != undoes and present.get("undoes") != undoes:
-        raise PublishedAgain(f"{target} was changed after run {undoes} had published it, so its undo leaves it alone")
+        raise PublishedAgain(
+            f"{target} was changed after run {number_of(undoes)} had published it, so its undo leaves it alone"
+        )
 
 
 def _moved(source: Path, to: Path) -> bool:

@@ -13,6 +13,7 @@ from retrofill.driver.conversation import Conversation
 from retrofill.driver.errors import error_info
 from retrofill.driver.execute import Result
 from retrofill.driver.facts import Published
+from retrofill.driver.kept import key_of
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.log import get_log
 from retrofill.driver.publication import Publication, publish
@@ -83,8 +84,7 @@ class Publisher:
             try:
                 if not may_publish(self._host, run):
                     raise NotPermitted
-                days = self._launch.keep_replaced_days
-                result = publish_all(run, self._launch.attempt_id, outputs, self._tables, days)
+                result = publish_all(self._launch, run, self._launch.attempt_id, outputs, self._tables)
             except NotPermitted:
                 # Another publisher replaced this one.
                 log.warning("not_ours_to_publish", run=run.id, attempt=self._launch.attempt_id)
@@ -93,20 +93,20 @@ class Publisher:
 
 
 def publish_all(
-    run: LaunchedRun, accepted_attempt: int, outputs: tuple[str, ...], tables: Tables, keep_days: int
+    launch: Launch, run: LaunchedRun, accepted_attempt: int, outputs: tuple[str, ...], tables: Tables
 ) -> Result:
-    """Publish each output, and keep what it replaces. Idempotent, also across drivers.
+    """Publish each output of a run, and keep what it replaces. Idempotent, also across drivers.
 
     Raises ``NotPermitted`` if another publisher has replaced this one.
     """
-    published = []
+    published, key, days = [], key_of(launch.installation, run.id), launch.keep_replaced_days
     for output in outputs:
         try:
             table = TableOutput.of(output)
             if table is not None:
                 published.append(Published(table.table, tables.publish(table, run, accepted_attempt)))
             else:
-                _publish_with_retries(Publication(Path(output), run.id, accepted_attempt, run.publication, keep_days))
+                _publish_with_retries(Publication(Path(output), key, accepted_attempt, run.publication, days))
                 published.append(Published(output))
         except NotPermitted:
             raise

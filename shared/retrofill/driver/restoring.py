@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
+from retrofill.driver.kept import key_of
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.publication import refuse_changed
 from retrofill.driver.staging import Staging
@@ -29,6 +30,6 @@ def restore(launch: Launch, run: LaunchedRun, staging: Staging, session: Callabl
     for output in run.outputs if len(run.outputs) > 1 else ():
         table = TableOutput.of(output)
         if table is None:
-            refuse_changed(Path(output), run.restores)
+            refuse_changed(Path(output), key_of(launch.installation, run.restores))
         else:
             refuse_changed_table(replace(table, undoes=run.restores), launch, run, session())

@@ -226,7 +226,7 @@ class Publications:
     def __init__(self, launch: Launch, sessions: Sessions, tables: Tables) -> None:
         self._sessions = sessions
         self._tables = tables
-        self._keep_days = launch.keep_replaced_days
+        self._launch = launch
         self._needs_spark = any(TableOutput.of(output) for run in launch.runs for output in run.outputs)
 
     def prepare(self) -> Result | None:
@@ -242,7 +242,7 @@ class Publications:
         (run,) = piece.runs
         assert run.accepted_attempt is not None
         try:
-            return publish_all(run, run.accepted_attempt, run.outputs, self._tables, self._keep_days)
+            return publish_all(self._launch, run, run.accepted_attempt, run.outputs, self._tables)
         except NotPermitted as e:
             # Its report is ignored: the run is another attempt's.
             return Result(False, error_info(e))

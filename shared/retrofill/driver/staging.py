@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from retrofill.driver.cannot_stage import CannotStage
 from retrofill.driver.file_uri import path_in
-from retrofill.driver.kept import copy, find_before
+from retrofill.driver.kept import copy, find_before, key_of
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publication import Written, own_folder, seal
 from retrofill.driver.tables.staging import TableStaging
@@ -86,13 +86,14 @@ class Staging:
 
         Raises ``NotKept``, ``CannotStage`` or ``OSError``.
         """
-        undone = self._runs[0].restores
-        assert undone is not None
+        restores = self._runs[0].restores
+        assert restores is not None
+        undone = key_of(self._launch.installation, restores)
         kept = find_before(Path(path), undone)
         new = Path(self.stage(task, path))
         copy(kept, new)
         with self._lock:
-            about = {"undoes": undone, "output_of": kept.run_id}
+            about = {"undoes": undone, "output_of": kept.run}
             self._staged[Path(path)] = replace(self._staged[Path(path)], about=about)
 
     def stage_partitions(self, task: str, path: str, partitions: Sequence[str]) -> str:
@@ -157,7 +158,7 @@ class Staging:
                 _check_number(len(each))
                 _check_size(each)
             written = [
-                Written(staged.folder, target, staged.run.id, {**self._about(staged.run), **staged.about})
+                Written(staged.folder, target, self._key(staged.run), {**self._about(staged.run), **staged.about})
                 for target, staged in self._staged.items()
             ]
             seal(written, self._launch.attempt_id)
@@ -168,14 +169,14 @@ class Staging:
         self.tables.discard()
         with self._lock:
             for target, staged in self._staged.items():
-                for folder in own_folder(target, staged.run.id).glob(f"{self._launch.attempt_id}.*"):
+                for folder in own_folder(target, self._key(staged.run)).glob(f"{self._launch.attempt_id}.*"):
                     shutil.rmtree(folder, ignore_errors=True)
             for partitioned in self._partitioned:
                 shutil.rmtree(partitioned.folder, ignore_errors=True)
 
     def _folder(self, target: Path, run: LaunchedRun) -> Path:
         self._calls += 1
-        folder = own_folder(target, run.id) / f"{self._launch.attempt_id}.writing-{self._calls}"
+        folder = own_folder(target, self._key(run)) / f"{self._launch.attempt_id}.writing-{self._calls}"
         folder.mkdir(parents=True)
         return folder
 
@@ -242,12 +243,16 @@ class Staging:
         if around is not None:
             raise CannotStage(f"of {target} and {around}, one contains the other: stage only the outer one")
 
+    def _key(self, run: LaunchedRun) -> str:
+        return key_of(self._launch.installation, run.id)
+
     def _about(self, run: LaunchedRun) -> dict[str, str | int]:
         launch = self._launch
         return {
             "pipeline": launch.pipeline.name,
             "backfill_id": launch.backfill_id,
             "run_id": run.id,
+            "run": self._key(run),
             "attempt": run.attempt,
             "attempt_id": launch.attempt_id,
             "interval_start": run.interval_start.isoformat(),

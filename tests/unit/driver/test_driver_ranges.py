@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from retrofill.driver.context import run_of
+from retrofill.driver.kept import key_of
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.publication import AREA, MARKER, sealed_folder
 from retrofill.driver.staging import CannotStage, Staging
@@ -77,7 +78,7 @@ def test_each_interval_has_its_own_output(ranged: Ranged, tmp_path: Path) -> Non
     sealed = ranged.staging.seal()
     assert sealed == {6 + day: (f"{tmp_path}/day=0{day}",) for day in DAYS}
     for day in DAYS:
-        marker = sealed_folder(tmp_path / f"day=0{day}", 6 + day, 25) / "new" / MARKER
+        marker = sealed_folder(tmp_path / f"day=0{day}", key_of("", 6 + day), 25) / "new" / MARKER
         about = json.loads(marker.read_text())
         assert (about["run_id"], about["attempt"], about["interval_start"][:10]) == (6 + day, day, f"2013-01-0{day}")
 
@@ -89,7 +90,7 @@ def test_one_job_writes_a_partition_for_each(ranged: Ranged, tmp_path: Path) -> 
     Path(to, "_SUCCESS").touch()
     assert ranged.run.staged(str(tmp_path)) == to
     assert ranged.staging.seal() == {6 + day: (f"{tmp_path}/year=2013/day=0{day}",) for day in DAYS}
-    sealed = [sealed_folder(tmp_path / f"year=2013/day=0{day}", 6 + day, 25) for day in DAYS]
+    sealed = [sealed_folder(tmp_path / f"year=2013/day=0{day}", key_of("", 6 + day), 25) for day in DAYS]
     assert [(folder / "new" / "part-0").read_text() for folder in sealed] == ["x"] * 3
 
 

@@ -13,6 +13,8 @@ import pytest
 from tests.support.installation import until
 from tests.unit.driver.served import World, done, world
 
+from retrofill.driver.kept import key_of
+
 __all__ = ["world"]
 STAGES = """
 from pathlib import Path
@@ -74,7 +76,7 @@ def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(worl
     world.reports.bodies.clear()
     world.file.write_text("raise AssertionError('no user code is to be imported')")
     # The attempt that staged it has another id than the one that publishes it.
-    area = tmp_path / "_retrofill" / "day=1@1"
+    area = tmp_path / "_retrofill" / f"day=1@{key_of('', 1)}"
     (area / "25.publish-0").rename(area / "9.publish-0")
     world.launch(publication={"publication": 1, "accepted_attempt": 9, "outputs": [f"{tmp_path}/day=1"]})
     world.begins(1, done())
@@ -149,7 +151,7 @@ def test_output_that_cannot_be_published_fails_its_run_and_no_other(
     world.launch(runs=2, out=str(tmp_path))
     world.say({"begin": 60.0})
     assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
-    shutil.rmtree(tmp_path / "_retrofill" / "day=1@1")
+    shutil.rmtree(tmp_path / "_retrofill" / f"day=1@{key_of('', 1)}")
     world.say({"publish": True})
     world.begins(2, {"may_publish": 2})
     world.say({"publish": True})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from retrofill.driver.kept import key_of
 from retrofill.driver.launch import Launch
 from retrofill.driver.publication import AREA, MARKER, sealed_folder
 from retrofill.driver.staging import MAX_OUTPUTS, CannotStage, Staging, local_path
@@ -85,7 +86,7 @@ def test_each_try_writes_to_a_path_of_its_own_and_the_last_one_counts(staging: S
     write(second, "of the last try")
     assert staging.staged(target) == second
     assert staging.seal() == {7: (target,)}
-    assert (sealed_folder(Path(target), 7, 25) / "new" / "part-0").read_text() == "of the last try"
+    assert (sealed_folder(Path(target), key_of("", 7), 25) / "new" / "part-0").read_text() == "of the last try"
 
 
 def test_one_task_writes_an_output_and_outputs_do_not_overlap(staging: Staging, tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_a_task_that_still_writes_for_an_earlier_try_harms_no_later_one(staging:
     write(first, "late")
     write(second, "good")
     staging.seal()
-    assert (sealed_folder(Path(target), 7, 25) / "new" / "part-0").read_text() == "good"
+    assert (sealed_folder(Path(target), key_of("", 7), 25) / "new" / "part-0").read_text() == "good"
 
 
 def test_what_a_failed_try_staged_is_dropped(staging: Staging, tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_two_tasks_stage_partitions_of_one_directory(staging: Staging, tmp_path:
         staging.staged(str(tmp_path))
     assert sorted(staging.seal()[7]) == [f"{tmp_path}/a/day=1", f"{tmp_path}/b/day=1"]
     for task in ("a", "b"):
-        assert (sealed_folder(tmp_path / task / "day=1", 7, 25) / "new" / "part-0").read_text() == task
+        assert (sealed_folder(tmp_path / task / "day=1", key_of("", 7), 25) / "new" / "part-0").read_text() == task
 
 
 def test_output_that_is_built_of_links_to_the_published_one_leaves_that_alone(staging: Staging, tmp_path: Path) -> None:
@@ -217,11 +218,11 @@ def test_a_task_that_wrote_elsewhere_is_told_so(staging: Staging, tmp_path: Path
 def test_a_failed_attempt_leaves_nothing_and_touches_no_other(staging: Staging, tmp_path: Path) -> None:
     target = tmp_path / "day=1"
     write(staging.stage("a", str(target)))
-    of_another = tmp_path / AREA / "day=1@7" / "2.publish-0" / "new"
+    of_another = tmp_path / AREA / f"day=1@{key_of('', 7)}" / "2.publish-0" / "new"
     of_another.mkdir(parents=True)
     staging.discard()
     assert of_another.exists()
-    assert sorted(path.name for path in (tmp_path / AREA / "day=1@7").iterdir()) == ["2.publish-0"]
+    assert sorted(path.name for path in (tmp_path / AREA / f"day=1@{key_of('', 7)}").iterdir()) == ["2.publish-0"]
 
 
 def test_runs_of_one_attempt_stage_the_same_output_apart(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_runs_of_one_attempt_stage_the_same_output_apart(tmp_path: Path) -> None
     write(other.stage("a", str(target)), "of the second run")
     one.seal()
     other.discard()
-    assert (sealed_folder(target, 7, 25) / "new" / "part-0").read_text() == "of the first run"
+    assert (sealed_folder(target, key_of("", 7), 25) / "new" / "part-0").read_text() == "of the first run"
     with pytest.raises(CannotStage, match="no task of this run has staged"):
         staging_of(9).staged(str(target))
 
@@ -240,5 +241,5 @@ def test_what_is_published_names_its_run_and_its_attempt(staging: Staging, tmp_p
     target = tmp_path / "day=1"
     write(staging.stage("a", str(target)))
     staging.seal()
-    marker = json.loads((sealed_folder(target, 7, 25) / "new" / MARKER).read_text())
+    marker = json.loads((sealed_folder(target, key_of("", 7), 25) / "new" / MARKER).read_text())
     assert (marker["backfill_id"], marker["run_id"], marker["attempt"], marker["attempt_id"]) == ("b", 7, 2, 25)

@@ -49,7 +49,7 @@ def undo(run_id: int, out: Path, undoes: int) -> tuple[Launch, Staging]:
 def publish(made: Launch, staging: Staging) -> None:
     (outputs,) = staging.seal().values()
     tables: Tables = None  # type: ignore[assignment]  # no output is one
-    result = publish_all(made.runs[0], made.attempt_id, outputs, tables, made.keep_replaced_days)
+    result = publish_all(made, made.runs[0], made.attempt_id, outputs, tables)
     assert result.succeeded, result.error
 
 
