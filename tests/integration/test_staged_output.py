@@ -15,7 +15,7 @@ from tests.support.tiers import some
 
 from retrofill.contract.backfills import BackfillCancelRequested, RunCancelRequested
 from retrofill.contract.topics import Topic
-from retrofill.driver.kept import AREA, KEPT
+from retrofill.driver.kept import AREA, KEPT, key_of
 
 LEASE = {"RETROFILL_LEASE_SECONDS": "3"}
 # In execution order. Before ``stage:told`` the attempt is not accepted, so another attempt repeats
@@ -79,6 +79,12 @@ def test_output_appears_when_its_attempt_was_accepted_and_a_later_run_replaces_i
         assert kinds == ["RunStarted", "RunPublishing", "RunSucceeded"]
 
 
+def leave_behind(stack: Installation, folder: Path) -> None:
+    """The directory of an earlier run of the installation, which is to be retired."""
+    key = key_of(stack.value("SELECT id FROM installation"), 0)
+    (folder / AREA / f"day=2020-01-01@{key}").mkdir(parents=True)
+
+
 @pytest.mark.parametrize("point", some(POINTS, "publish:exchange"))
 def test_a_driver_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(
     stack: Installation, tmp_path: Path, point: str
@@ -86,7 +92,7 @@ def test_a_driver_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(
     # Publish an older output first, so there is something to displace and to retire.
     before = starter(stack, tmp_path)
     backfill(stack, "2020-01-01", "2020-01-01")
-    (tmp_path / AREA / "day=2020-01-01@0").mkdir()
+    leave_behind(stack, tmp_path)
     before.stop()
     stopped = starter(stack, tmp_path, RETROFILL_CRASH_POINT=f"{point}:stop")
     id = stack.request("p", "2020-01-01", "2020-01-01", reprocess_behavior="completed")
@@ -118,7 +124,7 @@ def test_a_driver_killed_anywhere_after_it_staged_is_not_run_again(
     stack: Installation, tmp_path: Path, point: str
 ) -> None:
     if point == "publish:retire":
-        (tmp_path / AREA / "day=2020-01-01@0").mkdir(parents=True)
+        leave_behind(stack, tmp_path)
     killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT=point)
     id = stack.request("p", "2020-01-01", "2020-01-01")
     until(lambda: killed.process.poll() is not None, f"it is killed at {point}", killed.said)

@@ -192,7 +192,7 @@ def test_what_is_no_longer_kept_fails_and_is_retried(stack: Installation, tmp_pa
 
 
 def test_a_failed_run_of_an_undo_in_review_is_retried(stack: Installation, tmp_path: Path) -> None:
-    (kept,) = (tmp_path / "_retrofill" / "kept").glob("*/day=2020-01-02@4")
+    (kept,) = (tmp_path / "_retrofill" / "kept").glob("*/day=2020-01-02@4-*")
     hidden = kept.rename(tmp_path / "hidden")
     undo(stack, publish="review")
     stack.wait_state("undo", "in_review")

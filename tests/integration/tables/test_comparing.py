@@ -10,6 +10,7 @@ import pytest
 from tests.support.lake import DAY, FIRST, Attempt, Lake
 
 from retrofill.client.comparing import Change, changes
+from retrofill.driver.kept import key_of
 from retrofill.driver.publication import Written, seal
 from retrofill.driver.summary import Column
 from retrofill.errors import UserError
@@ -54,9 +55,10 @@ def test_a_table_is_compared_within_the_interval(lake: Lake) -> None:
 
 def folders(lake: Lake, target: Path, attempt: Attempt, published: Mapping[str, int] | None, format: str) -> None:
     """Seal a directory with three rows, and publish one with ``published``: how many rows by file."""
-    folder = target.parent / "_retrofill" / f"{target.name}@{attempt.run.id}" / "w"
+    key = key_of("", attempt.run.id)
+    folder = target.parent / "_retrofill" / f"{target.name}@{key}" / "w"
     lake.spark.range(3).selectExpr("id", "if(id = 1, null, id) AS half").write.format(format).save(str(folder / "new"))
-    seal([Written(folder, target, attempt.run.id, {})], attempt.launch.attempt_id)
+    seal([Written(folder, target, key, {})], attempt.launch.attempt_id)
     for name, rows in (published or {}).items():
         lake.spark.range(rows).selectExpr("id", "id AS half").coalesce(1).write.format(format).save(str(target / name))
 
@@ -80,10 +82,11 @@ def test_directories_are_compared(lake: Lake, tmp_path: Path) -> None:
 @pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
 def test_files_that_spark_does_not_read_have_a_size_and_what_is_gone_is_told(lake: Lake, tmp_path: Path) -> None:
     attempt, target = lake.attempt(), tmp_path / "model"
-    folder = tmp_path / "_retrofill" / f"model@{attempt.run.id}" / "w"
+    key = key_of("", attempt.run.id)
+    folder = tmp_path / "_retrofill" / f"model@{key}" / "w"
     (folder / "new").mkdir(parents=True)
     (folder / "new" / "weights.bin").write_bytes(b"12345")
-    seal([Written(folder, target, attempt.run.id, {})], attempt.launch.attempt_id)
+    seal([Written(folder, target, key, {})], attempt.launch.attempt_id)
     found = compared(lake, attempt, str(target))
     assert (found.after.rows, found.after.bytes, found.before) == (None, 5, None)
     with pytest.raises(UserError, match="which is not there"):
