@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -14,6 +15,7 @@ from retrofill.clusters.find import cluster_of
 from retrofill.spark_home import SparkHome
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
 from run_starter.executors.command import Drivers
+from run_starter.executors.kills import Kills
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +27,19 @@ def cluster_for(drivers: Drivers, launch: LaunchRequest) -> Cluster | None:
     """
     home = SparkHome.of(drivers.settings, drivers.python)
     return cluster_of(home, launch.pipeline.spark_conf, {**os.environ, **drivers.environment})
+
+
+@dataclass(frozen=True)
+class Left:
+    """What attempts with the same settings still wait for. ``failed``: why that cannot be said."""
+
+    cluster: Cluster | None
+    ids: Sequence[str] = ()
+    failed: Sequence[str] = ()
+
+    def end(self, kills: Kills) -> Sequence[str]:
+        """Request the end of the applications. Returns why some may run on."""
+        return kills.request(self.cluster, self.ids) if self.cluster is not None and self.ids else self.failed
 
 
 class Clearing:
@@ -78,15 +93,18 @@ class Clearing:
 
     def _work(self) -> None:
         failures = 0
+        kills = Kills()
         while held := self._next():
-            failed = [why for group in held if (why := self._clear(group)) is not None]
+            left = [self._clear(group, kills) for group in held]
+            # Not before all groups were asked about: a kill may take as long as a cluster does not answer.
+            failed = [why for each in left for why in each.end(kills)]
             note = f"earlier applications may still run: {failed[0]}" if failed else None
             if note != self.note:
                 self.note = note
                 self._host.changed()
             failures = failures + 1 if failed else 0
-            if failures:
-                self._closed.wait(processes.pause(failures))
+            if failed or any(each.ids for each in left):
+                self._closed.wait(processes.pause(max(failures, 1)))
 
     def _next(self) -> list[list[LaunchRequest]]:
         """The attempts that wait now, those together that have the same settings. None: the thread ends."""
@@ -97,19 +115,35 @@ class Clearing:
             self._working = bool(groups)
         return list(groups.values())
 
-    def _clear(self, held: Sequence[LaunchRequest]) -> str | None:
-        """Release these attempts once nothing runs that they wait for. Returns why that cannot be said."""
-        tags = [clusters.tag_of(each.installation, id) for each in held for id in each.earlier]
+    def _clear(self, held: Sequence[LaunchRequest], kills: Kills) -> Left:
+        """Release those of these attempts for which nothing runs that they wait for."""
+        cluster = None
         try:
             cluster = cluster_for(self._drivers, held[0])
-            if cluster is not None:
-                clusters.end(cluster, tags)
+            return Left(cluster, self._release_free(cluster, held, kills))
         except Exception as e:  # noqa: BLE001 - whatever it is, nothing may begin beside what may still run
             log.warning("applications_not_ended", attempts=[each.attempt_id for each in held], error=str(e))
-            return str(e)
+            return Left(cluster, failed=(str(e),))
+
+    def _release_free(self, cluster: Cluster | None, held: Sequence[LaunchRequest], kills: Kills) -> list[str]:
+        """Returns the ids of the applications that the others wait for."""
+        ids = [] if cluster is None else cluster.live(_tags(held))
+        if not ids:
+            self._release_all(held)
+        elif len(held) > 1 and kills.outlived(ids):
+            # It holds up only those that wait for it. YARN does not say whose it is, but of which half.
+            middle = len(held) // 2
+            halves = (held[:middle], held[middle:])
+            return sorted({id for half in halves for id in self._release_free(cluster, half, kills)})
+        return ids
+
+    def _release_all(self, held: Sequence[LaunchRequest]) -> None:
         for each in held:
             with self._lock:
                 if each.key in self._held:
                     self._release(each)
                     del self._held[each.key]
-        return None
+
+
+def _tags(held: Sequence[LaunchRequest]) -> list[str]:
+    return [clusters.tag_of(each.installation, id) for each in held for id in each.earlier]

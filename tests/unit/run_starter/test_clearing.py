@@ -15,18 +15,28 @@ from tests.support.definitions import daily
 from retrofill.clusters import tag_of
 from retrofill.domain.attempt import AttemptMode
 from retrofill.settings import Settings
-from run_starter.executors import Host, LaunchRequest, RunToDo
+from run_starter.executors import Host, LaunchRequest, RunToDo, kills, processes
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers
 
 SECONDS = 30.0
-# Lists an application while ``lives`` exists, and is refused while ``away`` does.
+# Is refused while ``away`` exists. Lists an application while ``lives`` does, and for each tag the one in its file,
+# of which one that is named in ``stays`` or ``refused`` survives its kill.
 CLIENT = """#!/bin/sh
-echo "$@" >> {folder}/asked
-[ ! -e {folder}/away ] || {{ echo 'the cluster is away' >&2; exit 1; }}
+cd {folder}
+echo "$@" >> asked
+[ ! -e away ] || {{ echo 'the cluster is away' >&2; exit 1; }}
 case "$*" in
-    *-kill*) mv {folder}/lives {folder}/killed;;
-    *) [ ! -e {folder}/lives ] || echo '  application_17_0001 x';;
+    *-kill*)
+        [ ! -e lives ] || mv lives killed
+        shift 3
+        for id; do
+            ! grep -qs "$id" refused || {{ echo "$id is not yours" >&2; exit 1; }}
+            grep -qs "$id" stays || grep -ls "$id" retrofill-* | xargs -r rm
+        done;;
+    *)
+        [ ! -e lives ] || echo '  application_17_0001 x'
+        for tag in $(echo "$5" | tr , ' '); do [ ! -e "$tag" ] || cat "$tag"; done;;
 esac
 """
 
@@ -61,11 +71,18 @@ class Cleared:
         drivers = Drivers(Settings(spark_home=folder, spark_submit_master="yarn"))
         self.clearing = Clearing(drivers, self.host, lambda launch: self.released.put(launch.key))
 
-    def launch(self, *attempts: int, earlier: tuple[int, ...] = (1,)) -> None:
+    def application(self, number: int, attempt: int) -> str:
+        """It is live, with the tag of this attempt. Returns its id."""
+        id = f"application_17_{number:04}"
+        (self.folder / tag_of("ours", attempt)).write_text(f"  {id} x\n")
+        return id
+
+    def launch(self, *attempts: int, earlier: tuple[int, ...] = (1,), conf: str = "1g") -> None:
         day = datetime(2020, 1, 1, tzinfo=UTC)
         run = RunToDo(1, 1, day, day)
+        pipeline = daily(spark_conf={"spark.executor.memory": conf})
         for id in attempts:
-            launch = LaunchRequest("b", id, AttemptMode.EACH, (run,), daily(), {}, 60.0, earlier=earlier)
+            launch = LaunchRequest("b", id, AttemptMode.EACH, (run,), pipeline, {}, 60.0, earlier=earlier)
             self.clearing.launch(replace(launch, installation="ours"))
 
     def asked(self) -> Any:
@@ -73,7 +90,8 @@ class Cleared:
 
 
 @pytest.fixture
-def cleared(tmp_path: Path) -> Cleared:
+def cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cleared:
+    monkeypatch.setattr(processes, "MAX_BACKOFF_SECONDS", 0.2)
     return Cleared(tmp_path)
 
 
@@ -102,6 +120,40 @@ def test_a_cluster_that_is_away_keeps_attempts_waiting_and_the_host_says_why(cle
     (cleared.folder / "away").unlink()
     assert cleared.released.get(timeout=SECONDS) == 3
     assert cleared.released.empty()
+
+
+@pytest.mark.parametrize("how", ["stays", "refused"])
+def test_an_application_that_does_not_end_holds_up_only_those_that_wait_for_it(how: str, cleared: Cleared) -> None:
+    cleared.application(2, 2)
+    # Held back until all wait, so that they are asked about together.
+    (cleared.folder / "away").touch()
+    (cleared.folder / how).write_text(cleared.application(1, 1))
+    cleared.launch(11, earlier=(1,))
+    for attempt in (2, 3, 4):
+        cleared.launch(10 + attempt, earlier=(attempt,))
+    assert cleared.host.noted.wait(SECONDS)
+    (cleared.folder / "away").unlink()
+    assert {cleared.released.get(timeout=SECONDS) for _ in range(3)} == {12, 13, 14}
+    assert {launch.key for launch in cleared.clearing.waiting()} == {11}
+    (cleared.folder / tag_of("ours", 1)).unlink()
+    assert cleared.released.get(timeout=SECONDS) == 11
+
+
+def test_attempts_with_other_settings_do_not_wait_for_an_application_that_does_not_end(cleared: Cleared) -> None:
+    (cleared.folder / "stays").write_text(cleared.application(1, 1))
+    cleared.launch(3, earlier=(1,))
+    cleared.launch(4, earlier=(2,), conf="2g")
+    assert cleared.released.get(timeout=SECONDS) == 4
+    cleared.clearing.close()
+
+
+def test_an_application_that_does_not_end_in_time_is_named(cleared: Cleared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kills, "END_SECONDS", 0.0)
+    (cleared.folder / "stays").write_text(cleared.application(1, 1))
+    cleared.launch(3)
+    assert cleared.host.noted.wait(SECONDS)
+    assert cleared.clearing.note == "earlier applications may still run: application_17_0001 did not end within 0 s"
+    cleared.clearing.close()
 
 
 def test_closing_releases_nothing(cleared: Cleared) -> None:
