@@ -123,6 +123,30 @@ def test_applications_on_yarn_are_read_from_the_first_column_and_killed_until_th
     assert again == listed
 
 
+def test_thousands_of_tags_and_applications_are_more_than_one_call_of_yarns_client_takes(tmp_path: Path) -> None:
+    tags = [tag_of("ours", 10**9 + n) for n in range(5_000)]
+    asked = tmp_path / "asked"
+    # Answers with the number of the question, and with what is in all answers.
+    number = f"$(wc -l < {asked})"
+    program(
+        tmp_path, "spark-class", f'echo "$@" >> {asked}; printf "application_17_0\tx\napplication_17_%s\tx\n" {number}'
+    )
+    live = yarn(tmp_path).live(tags)
+    words = [line.split()[4] for line in asked.read_text().splitlines()]
+    assert [tag for word in words for tag in word.split(",")] == tags
+    assert live == sorted(f"application_17_{n}" for n in range(len(words) + 1))
+    asked.unlink()
+    ids = [f"application_17_{n:04}" for n in range(5_000)]
+    yarn(tmp_path).kill(ids)
+    kills = [line.split()[3:] for line in asked.read_text().splitlines()]
+    assert [id for each in kills for id in each] == ids
+    assert max(map(len, [*(word.split(",") for word in words), *kills])) <= 500
+
+
+def test_a_client_that_finds_no_applications_is_asked_nothing_without_tags(tmp_path: Path) -> None:
+    assert yarn(tmp_path / "no-spark").live([]) == []
+
+
 def test_an_application_that_does_not_end_is_an_error(tmp_path: Path) -> None:
     program(tmp_path, "spark-class", "echo '  application_17_0001\t x'")
     with pytest.raises(CannotKill, match="application_17_0001 did not end within 0 s"):
