@@ -33,26 +33,46 @@ def await_exit(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def lines_until_exit(process: subprocess.Popen[str], pipe: IO[str]) -> Iterator[str]:
+def lines_until_exit(process: subprocess.Popen[str], pipe: IO[str], longest: int | None = None) -> Iterator[str]:
     """Yield lines, including newlines, from the child's pipe until it exits, then kill its group.
 
+    A line of more than ``longest`` characters comes in pieces, of which only the last has a newline.
     Nothing else may read from the pipe.
     """
     exited, exits = os.pipe()
     watcher = threading.Thread(target=_watch, args=(process.pid, exits), daemon=True)
     watcher.start()
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    rest = ""
     try:
-        for chunk in _chunks(pipe.fileno(), exited):
-            *lines, rest = (rest + decoder.decode(chunk)).split("\n")
-            yield from (line + "\n" for line in lines)
-        if rest := rest + decoder.decode(b"", final=True):
-            yield rest
+        yield from _lines(_decoded(_chunks(pipe.fileno(), exited)), longest)
     finally:
         watcher.join()
         os.close(exited)
         pipe.close()
+
+
+def _decoded(chunks: Iterator[bytes]) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    yield from (decoder.decode(chunk) for chunk in chunks)
+    yield decoder.decode(b"", final=True)
+
+
+def _lines(texts: Iterator[str], longest: int | None) -> Iterator[str]:
+    # Joined once: to append to a text copies it.
+    parts: list[str] = []
+    length = 0
+    for text in texts:
+        *lines, rest = text.split("\n")
+        for line in lines:
+            yield "".join((*parts, line, "\n"))
+            parts, length = [], 0
+        if rest:
+            parts.append(rest)
+            length += len(rest)
+        if longest is not None and length > longest:
+            yield "".join(parts)
+            parts, length = [], 0
+    if parts:
+        yield "".join(parts)
 
 
 def _chunks(pipe: int, exited: int) -> Iterator[bytes]:

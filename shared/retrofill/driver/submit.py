@@ -213,9 +213,14 @@ def _pass_on(process: subprocess.Popen[str]) -> list[str]:
     """
     last: deque[str] = deque(maxlen=LAST_LINES)
     assert process.stderr is not None
-    for line in lines_until_exit(process, process.stderr):
-        last.append(line[:MAX_SEARCHED].rstrip())
-        sys.stderr.write(line)
+    begins = True
+    # In pieces: a progress bar may end no line at all.
+    for piece in lines_until_exit(process, process.stderr, MAX_SEARCHED):
+        if begins:
+            # Of the first piece only: the next one may begin with half of a secret.
+            last.append(piece[:MAX_SEARCHED].rstrip())
+        begins = piece.endswith("\n")
+        sys.stderr.write(piece)
     # Before they are cut: half of a secret would not be recognized.
     return [redacted(line)[:LINE_CHARS] for line in last]
 

@@ -70,6 +70,14 @@ class Plain(Submits):
         return Submission([sys.executable, submit.script], os.environ)
 
 
+class Collecting:
+    """A standard error that remembers what is written to it at a time."""
+
+    def __init__(self, pieces: list[str]) -> None:
+        self.write = pieces.append
+        self.fileno = sys.__stderr__.fileno  # type: ignore[union-attr]
+
+
 def run(tmp_path: Path, text: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(text)
@@ -156,6 +164,23 @@ def test_no_cut_of_what_a_script_said_shows_half_of_a_secret(tmp_path: Path) -> 
         with pytest.raises(Failed) as failed:
             run(tmp_path, f"import sys; print({said!r}, file=sys.stderr); sys.exit(3)")
         assert "xxx" in str(failed.value) and "gehe" not in str(failed.value)
+
+
+def test_of_a_line_that_does_not_end_the_error_has_the_start(tmp_path: Path) -> None:
+    said = "x" * LINE_CHARS + "\r5 %" * 1_000_000
+    with pytest.raises(Failed) as failed:
+        run(tmp_path, f"import sys; print({said!r} + chr(10) + 'the reason', file=sys.stderr); sys.exit(3)")
+    assert str(failed.value).splitlines()[1:] == ["x" * LINE_CHARS, "the reason"]
+
+
+def test_the_log_has_a_line_that_does_not_end_before_the_script_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces: list[str] = []
+    monkeypatch.setattr(sys, "stderr", Collecting(pieces))
+    run(tmp_path, "import sys; sys.stderr.write('5 %\\r' * 1_000_000)")
+    assert "".join(pieces) == "5 %\r" * 1_000_000
+    assert max(map(len, pieces)) < 400_000
 
 
 def grandchild(tmp_path: Path) -> tuple[subprocess.Popen[bytes], int]:
