@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping
 
 from retrofill.bus.crash import crash_point
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.attempt import EXECUTES, AttemptMode
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
 from retrofill.store import launches, pipelines
 from run_starter.definitions import Definitions
@@ -91,6 +91,8 @@ class Launching:
         except ValidationError:
             return None
         mode = AttemptMode(found.attempt["mode"])
+        # Publishers need no sessions.
+        again = [(backfill["id"], runs)] if mode in EXECUTES else []
         # Their numbers were counted up when the attempt got them.
         before = [{**row, "publication": row["publication"] - (mode == AttemptMode.PUBLISH)} for row in runs]
         return self.launch_of(
@@ -99,10 +101,10 @@ class Launching:
             mode,
             before,
             definition.model_copy(update={"code": code}),
-            [each.id for each in launches.earlier(conn, [(backfill["id"], runs)])],
+            [each.id for each in launches.earlier(conn, again)],
             found.attempt["lease_seconds"],
             tries_used(conn, [(definition, runs)]),
-            [each.id for each in launches.unpublished(conn, [(backfill["id"], runs)]) if each.id != attempt_id],
+            [each.id for each in launches.unpublished(conn, again) if each.id != attempt_id],
         )
 
     def definitions_now(self, tx: Transaction, rows: Sequence[RowMapping]) -> dict[str, PipelineDefinition]:

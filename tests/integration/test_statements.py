@@ -12,7 +12,7 @@ from tests.support.history import finished, waiting
 from tests.support.hot_paths import Hot, about_run, without_definitions
 from tests.support.installation import PARTITIONS, Installation
 from tests.support.servers import Servers
-from tests.support.statements import Recorded, recorded, scanned
+from tests.support.statements import Recorded, entries_read, recorded, scanned
 
 from backfill_planner.run_retries import retry_runs
 from retrofill.bus.transaction import Transaction
@@ -20,8 +20,9 @@ from retrofill.contract.backfills import RunRetryRequested
 from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged
 from retrofill.contract.topics import PLANNER, RUN_STARTER
 from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.names import MAX_BATCH
 from retrofill.domain.run import RunState
-from retrofill.store import backfills, durations, failures, purge, runs
+from retrofill.store import backfills, durations, failures, launches, purge, runs
 from retrofill.store.claims import pipelines_with_suspects
 from retrofill.store.engine import make_engine
 
@@ -218,6 +219,18 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
             for table in scanned(conn, statement)
         }
     assert found == set()
+
+
+def test_a_launch_reads_no_attempts_that_ended_long_before_its_runs(old: Hot) -> None:
+    again = [("old-1", [{"position": YEARS_OF_DAYS - 1}])]
+    engine = old.engine(RUN_STARTER)
+    with recorded(engine) as found, engine.connect() as conn:
+        assert launches.earlier(conn, again) == launches.unpublished(conn, again) == []  # type: ignore[arg-type]
+    engine.dispose()
+    with old.made.session() as session:
+        read = [entries_read(session, statement, "attempt") for statement in found.statements]
+    assert len(read) == 2
+    assert max(read) <= MAX_BATCH < YEARS_OF_DAYS
 
 
 def test_a_purge_reads_no_more_than_its_page(old: Hot) -> None:

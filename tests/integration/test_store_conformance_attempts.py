@@ -32,6 +32,7 @@ from tests.support.both_stores import (
 from tests.support.sessions import Step, commit
 
 from retrofill.domain.backfill import BackfillState
+from retrofill.domain.names import MAX_BATCH
 from retrofill.domain.run import RunState
 from retrofill.store import attempts, backfills, claims, launches, runs
 from retrofill.store import tables as t
@@ -90,6 +91,27 @@ def test_earlier_attempts_are_those_that_did_not_end_by_themselves(both: Both) -
         ("a", commit),
     )
     assert said[3] == [[2, [2, 3]], [3, [3, 4]], [4, [4, 5]]]
+
+
+def test_the_largest_attempt_is_an_earlier_one_of_its_first_run_and_of_its_last(both: Both) -> None:
+    def play(conn: Any) -> None:
+        claim(conn, 1, first=3, count=MAX_BATCH)
+        over(conn, 1, "lost")
+
+    def find(conn: Any) -> list[list[int]]:
+        # Its runs have the positions from 2 on.
+        asked = [1, 2, MAX_BATCH + 1, MAX_BATCH + 2]
+        rows: list[Any] = [{"position": position} for position in asked]
+        return [[each.id for each in launches.earlier(conn, [("b1", [row])])] for row in rows]
+
+    said = both.play(
+        put(),
+        ("a", lambda conn: make_backfill(conn, "b1", days=1)),
+        ("a", play),
+        ("a", find),
+        ("a", commit),
+    )
+    assert said[3] == [[], [1], [1], []]
 
 
 def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Both) -> None:

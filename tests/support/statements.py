@@ -59,6 +59,15 @@ def scanned(conn: psycopg.Connection, statement: Statement) -> set[str]:
     return {node["Relation Name"] for node in _nodes(plan[0]["Plan"]) if node["Node Type"] == "Seq Scan"} & LARGE
 
 
+def entries_read(conn: psycopg.Connection, statement: Statement, table: str) -> int:
+    """How many rows of the table the statement reads, those that its conditions then exclude too."""
+    explain = b"EXPLAIN (ANALYZE, FORMAT JSON) " + statement.text.encode()
+    ((plan,),) = conn.execute(explain, statement.parameters).fetchall()
+    nodes = [node for node in _nodes(plan[0]["Plan"]) if node.get("Relation Name") == table]
+    # The numbers are averages of the loops.
+    return round(sum((n["Actual Rows"] + n.get("Rows Removed by Filter", 0)) * n["Actual Loops"] for n in nodes))
+
+
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for each in plan.get("Plans", ()):

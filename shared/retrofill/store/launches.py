@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Integer, RowMapping, Select, Text, bindparam, exists, func, or_, select
 
 from retrofill.domain.attempt import LIVE, AttemptMode, AttemptOutcome
+from retrofill.domain.names import MAX_BATCH
 from retrofill.domain.run import GOING, RunState
 from retrofill.domain.task_run import TASK_TIMED_OUT, TaskState
 from retrofill.store.arrays import Arrays, one_of
@@ -36,6 +37,8 @@ _AGAIN = Arrays("again", backfill_id=Text, first=Integer, last=Integer)
 _BEFORE = select(attempt.c.id, attempt.c.backfill_id, attempt.c.position, attempt.c.runs).where(
     attempt.c.backfill_id == _AGAIN.c.backfill_id,
     attempt.c.position <= _AGAIN.c.last,
+    # Follows from the next one, which no index can use: all attempts of the backfill up to here would be read.
+    attempt.c.position > _AGAIN.c.first - MAX_BATCH,
     attempt.c.position + attempt.c.runs > _AGAIN.c.first,
 )
 _EARLIER = _BEFORE.where(
