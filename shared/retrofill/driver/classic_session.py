@@ -14,6 +14,10 @@ from retrofill.driver.session_state import Fresh, Tags
 from retrofill.driver.versions import JobTags
 
 
+class SessionStopped(Exception):
+    """A task stopped the session in which output is to be published."""
+
+
 class ClassicSession:
     """The session of a process that spark-submit started."""
 
@@ -44,6 +48,9 @@ class ClassicSession:
         return self._session
 
     def publisher(self) -> Any:
+        """Raises ``SessionStopped``: the publisher's session ends with the only context of this process."""
+        if self._session.sparkContext._jsc is None:
+            raise SessionStopped("a task stopped it")
         if self._publisher is None:
             self._publisher = self._session.newSession()
         return self._publisher
@@ -52,7 +59,9 @@ class ClassicSession:
         return None if self._session is None else application_of_context(self._session.sparkContext)
 
     def lost(self, error: BaseException) -> BaseException | None:
-        """The error if the SparkContext was killed by its master or its JVM died."""
+        """The error if the SparkContext was killed by its master or its JVM died, or nothing can be published in it."""
+        if isinstance(error, SessionStopped):
+            return error
         found = of_spark_in(error)
         return found if found is not None and self._session is not None and self._stopped_under_us() else None
 
