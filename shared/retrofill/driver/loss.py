@@ -7,6 +7,7 @@ gRPC call is the user's.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Iterator
 
 from retrofill.errors import first_line
@@ -54,9 +55,9 @@ def loss_in(error: BaseException, policy: object) -> BaseException | None:
 
 
 def line_of(loss: BaseException) -> str:
-    import grpc  # type: ignore[import-untyped]
-
-    if isinstance(loss, grpc.RpcError):
+    # A classic session does without it.
+    grpc = sys.modules.get("grpc")
+    if grpc is not None and isinstance(loss, grpc.RpcError):
         return f"its server does not answer: {loss.details()}"
     return first_line(loss)
 
@@ -68,7 +69,7 @@ def is_of(error: BaseException, policy: object) -> bool:
 
 def may_be_of_a_stop(error: BaseException) -> bool:
     """Whether a server that stops could fail a call like that. Errors that say what was wrong with the call are not such."""
-    import grpc
+    import grpc  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     all_of_it = list(errors_of(error))

@@ -4,6 +4,7 @@ the same words.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -94,3 +95,8 @@ def test_what_follows_the_users_own_stop_is_the_users(own: ConnectSessions) -> N
 )
 def test_a_sessions_time_as_spark_writes_it(text: str | None, fields: float) -> None:
     assert seconds(text) == fields
+
+
+def test_a_loss_is_told_where_nothing_but_pyspark_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    assert line_of(ValueError("it is gone\nat x.Y")) == "it is gone"
