@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -136,13 +136,10 @@ class Seats(threading.Thread):
             woken.clear()
             if self._stopping.is_set():
                 return
-            try:
-                self._step()
-            except (SQLAlchemyError, OSError) as e:
-                log.warning("host_waits", error=first_line(e))
-            except Exception:
-                # Without this thread, the host would be given nothing more.
-                log.exception("host_failed")
+            # Apart from what needs Postgres, because heartbeats go to Kafka only.
+            for each in self._pools:
+                _guarded(self._speak_for_waiting, each)
+            _guarded(self._step)
 
     def _step(self) -> None:
         ids = [self._keep_lease(each, each.executor.condition()) for each in self._pools]
@@ -162,7 +159,6 @@ class Seats(threading.Thread):
                 mine = [row for row in rows if row["host_id"] == id]
                 self._make_missing(each, id, mine)
                 self._set_warm(each, id, mine)
-            self._speak_for_waiting(each)
 
     def _keep_lease(self, of: PoolSeats, condition: Condition) -> int:
         """Renew the lease of a pool's host, or become a new incarnation."""
@@ -257,6 +253,17 @@ class Seats(threading.Thread):
             elif now - beat >= launch.lease_seconds / SHARE:
                 self._host.report(AttemptHeartbeat(**launch.about, sent_at=datetime.now(UTC)))
                 of.waiting[key] = (since, now)
+
+
+def _guarded(work: Callable[..., None], *about: PoolSeats) -> None:
+    """Do it; if it fails, log why."""
+    try:
+        work(*about)
+    except (SQLAlchemyError, OSError) as e:
+        log.warning("host_waits", error=first_line(e))
+    except Exception:
+        # Without this thread, the host would be given nothing more.
+        log.exception("host_failed")
 
 
 def warmed(rows: Sequence[Row], room: int) -> dict[int, bool]:

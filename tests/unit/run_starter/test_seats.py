@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy.exc import OperationalError
 from tests.unit.run_starter.reported import OF, attempt, fold_of, run, steps
 
 from retrofill.contract.runs import AttemptEnded
@@ -15,6 +17,7 @@ from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.run import RunState as R
 from retrofill.settings import Settings
 from run_starter import seats
+from run_starter.executors import Condition
 from run_starter.hosting import DriverHost
 from run_starter.launching import Launching
 from run_starter.leases import UNHEARD
@@ -116,6 +119,9 @@ class Slow:
     def __init__(self, *launches: Any) -> None:
         self.launches = {launch.key: launch for launch in launches}
 
+    def condition(self) -> Condition:
+        return Condition(0)
+
     def waiting(self) -> list[Any]:
         return list(self.launches.values())
 
@@ -145,6 +151,46 @@ def test_a_host_speaks_for_launches_that_wait_for_a_driver_but_not_for_ever(monk
     # A heartbeat every fifth of the lease, until ten seconds have passed.
     assert said == [(0, 1)] * 3 + [(1, 1)] * 3 + [(2, 1)] * 3 + [(3, 1)] * 2 + [(3, 0)]
     assert set(host.states) == {"AttemptHeartbeat"}
+
+
+class Heard(Reports):
+    """A host that remembers that it sent a heartbeat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = threading.Event()
+
+    def report(self, report: Any) -> None:
+        assert report.type == "AttemptHeartbeat"
+        self.heard.set()
+
+
+class Broken(Slow):
+    """An executor that cannot say what waits."""
+
+    def waiting(self) -> list[Any]:
+        raise RuntimeError("broken")
+
+
+def test_a_host_speaks_for_waiting_launches_while_postgres_is_away_and_another_pool_is_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(seats, "POLL_SECONDS", 0.05)
+    slow, host = Slow(SimpleNamespace(**vars(LAUNCH), lease_seconds=0.1)), Heard()
+    launching = Launching(slow, None, 15.0, lambda: None)  # type: ignore[arg-type]
+    away: Any = SimpleNamespace(connect=_away, begin=_away)
+    pools: Any = {"broken": Broken(), "default": slow}
+    settings = Settings.model_validate({"pools": {"broken": {}}})
+    mine = Seats(away, "h", settings, host, launching, pools)
+    mine.start()
+    try:
+        assert host.heard.wait(5.0)
+    finally:
+        mine.leave()
+
+
+def _away() -> None:
+    raise OperationalError("SELECT 1", None, OSError("Postgres is away"))
 
 
 def test_an_attempt_is_launched_once_until_its_seat_is_free() -> None:
