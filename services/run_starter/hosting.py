@@ -19,7 +19,7 @@ from retrofill.errors import first_line
 from retrofill.store import attempts
 from retrofill.store.engine import reading
 from retrofill.user_code.importing import CodeUnavailable
-from run_starter.executors import NOT_ALLOWED, Launcher, LaunchRequest, OnDelivery, TimedOut
+from run_starter.executors import NOT_ALLOWED, Key, Launcher, LaunchRequest, OnDelivery, TimedOut
 from run_starter.executors.driver_reports import SOURCE
 from run_starter.lineage import Lineage, NoLineage
 from run_starter.report_wire import ReportWire
@@ -212,16 +212,26 @@ class Watch(threading.Thread):
         while not self._stopping.is_set():
             self._woken.wait(POLL_SECONDS if self._executor.hosted() else None)
             self._woken.clear()
-            hosted = self._executor.hosted()
-            if not hosted:
-                continue
             try:
-                with reading(self._engine) as conn:
-                    over = attempts.to_be_ended(conn, hosted)
+                self._check()
             except SQLAlchemyError as e:
                 # During a Postgres outage, the drivers' own leases end them.
                 log.warning("watch_waits", error=first_line(e))
-                continue
+            except Exception:
+                # Without this thread, no cancel and no time-out would end a driver any more.
+                log.exception("watch_failed")
+
+    def _check(self) -> None:
+        if hosted := self._executor.hosted():
+            with reading(self._engine) as conn:
+                over = attempts.to_be_ended(conn, hosted)
             for key in over:
-                log.info("ending_driver", attempt=key)
-                self._executor.end(key)
+                self._end(key)
+
+    def _end(self, key: Key) -> None:
+        log.info("ending_driver", attempt=key)
+        try:
+            self._executor.end(key)
+        except Exception:
+            # The next check tries it again. The other drivers must end, too.
+            log.exception("driver_not_ended", attempt=key)

@@ -40,7 +40,7 @@ def lines_until_exit(process: subprocess.Popen[str], pipe: IO[str], longest: int
     Nothing else may read from the pipe.
     """
     exited, exits = os.pipe()
-    watcher = threading.Thread(target=_watch, args=(process.pid, exits), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(process.pid, exits), name="watch-exit", daemon=True)
     watcher.start()
     try:
         yield from _lines(_decoded(_chunks(pipe.fileno(), exited)), longest)

@@ -76,7 +76,7 @@ class Clearing:
             self._held[launch.key] = launch
             begins, self._working = not self._working, True
         if begins:
-            threading.Thread(target=self._work, name="clearing", daemon=True).start()
+            self._begin()
 
     def end(self, key: Key) -> None:
         """End an attempt that waits."""
@@ -90,6 +90,16 @@ class Clearing:
         self._closed.set()
         for launch in self.waiting():
             self.end(launch.key)
+
+    def _begin(self) -> None:
+        try:
+            threading.Thread(target=self._work, name="clearing", daemon=True).start()
+        except RuntimeError as e:
+            # Those that wait are cleared with the next one, or given up after ``driver_start_seconds``.
+            log.error("clearing_not_started", error=str(e))
+            self.note = f"earlier applications may still run: {e}"
+            with self._lock:
+                self._working = False
 
     def _work(self) -> None:
         failures = 0

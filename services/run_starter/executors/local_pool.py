@@ -17,7 +17,6 @@ from retrofill.attempt_logs.channel import VARIABLE
 from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
 from retrofill.user_code.environments import Packed
-from retrofill.user_code.store import CodeUnavailable
 from run_starter.executors import Condition, Host, Key, LaunchRequest, choosing, processes
 from run_starter.executors.answers import Answers
 from run_starter.executors.command import Drivers, told, versions
@@ -140,10 +139,9 @@ class LocalPool:
         with self._lock:
             packed = choosing.to_start(self._workers, self._wanted(), packed)
         try:
-            logged = processes.logged(self._settings.home)
-            worker = Worker(self._start(packed), logged, packed)
-        except (OSError, ValueError, CodeUnavailable) as e:
-            # Out of memory, files or disk space: retry, because only this thread starts drivers.
+            worker = self._begin(packed)
+        except Exception as e:  # noqa: BLE001 - out of memory, threads, files or disk space, or no code
+            # Retry, because only this thread starts drivers.
             log.error("driver_not_started", error=str(e))
             with self._lock:
                 self._failures += 1
@@ -151,15 +149,19 @@ class LocalPool:
             self._spawns.put((packed,))
             self._host.changed()
             return
-        worker.send({"settings": told(self._drivers.settings)})
-        worker.reader = threading.Thread(target=self._listen, args=(worker,), name="driver-reader", daemon=True)
-        with self._lock:
-            self._workers.append(worker)
-            # Under one lock: a close in between would join a thread that has not started.
-            worker.reader.start()
         if self._closed.is_set():
             # Started while the pool was closed, so nothing else ends it.
             processes.end(worker.process)
+
+    def _begin(self, packed: Packed | None) -> Worker:
+        logged = processes.logged(self._settings.home)
+        worker = Worker(self._start(packed), logged, packed)
+        worker.send({"settings": told(self._drivers.settings)})
+        # Under one lock: its reader must not find it missing.
+        with self._lock:
+            worker.begin(self._listen)
+            self._workers.append(worker)
+        return worker
 
     def _start(self, packed: Packed | None) -> subprocess.Popen[str]:
         interpreter = self._interpreters.get(packed)
@@ -175,20 +177,36 @@ class LocalPool:
         )
 
     def _listen(self, worker: Worker) -> None:
+        """Handle what a process says until it exits. Nobody else would notice that."""
+        try:
+            assert worker.process.stdout is not None
+            for line in lines_until_exit(worker.process, worker.process.stdout):
+                self._heed(worker, line)
+        except Exception:
+            log.exception("driver_not_read", pid=worker.process.pid)
+            processes.end(worker.process)
+        self._on_exit(worker)
+
+    def _heed(self, worker: Worker, line: str) -> None:
+        try:
+            self._hear(worker, line)
+        except Exception:
+            # It may wait for an answer forever. What it still says is read meanwhile.
+            log.exception("driver_not_answered", pid=worker.process.pid)
+            processes.end(worker.process)
+
+    def _hear(self, worker: Worker, line: str) -> None:
         answers: dict[str, Callable[[Any], None]] = {
             "ready": lambda fields: self._on_ready(worker, fields),
             "done": lambda fields: self._on_done(worker, fields),
             "lost": lambda why: setattr(worker, "why_lost", str(why)),
         }
-        assert worker.process.stdout is not None
-        for line in lines_until_exit(worker.process, worker.process.stdout):
-            try:
-                ((kind, fields),) = json.loads(line).items()
-                if not self._answered(worker, kind, fields):
-                    answers[kind](fields)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                log.error("driver_said", line=line[:200], pid=worker.process.pid)
-        self._on_exit(worker)
+        try:
+            ((kind, fields),) = json.loads(line).items()
+            if not self._answered(worker, kind, fields):
+                answers[kind](fields)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            log.error("driver_said", line=line[:200], pid=worker.process.pid)
 
     def _on_ready(self, worker: Worker, fields: Any) -> None:
         with self._lock:

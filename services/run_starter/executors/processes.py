@@ -97,22 +97,32 @@ def end(process: subprocess.Popen[str]) -> None:
 
 def kill_later(process: subprocess.Popen[str]) -> None:
     """Kill the process with all its children after the grace period. Returns at once."""
-    killer = threading.Timer(GRACE_SECONDS, _start_killing, args=(process.pid, _family(process.pid)))
+    family = _family(process.pid)
+    killer = threading.Timer(GRACE_SECONDS, _start_killing, args=(process.pid, family))
     killer.daemon = True
-    killer.start()
+    try:
+        killer.start()
+    except RuntimeError:
+        # No thread can be started, and a driver must not outlive its attempt. A script's helper sees that it is gone.
+        _kill_all([each for each in family if _session(each) == process.pid])
 
 
 def _family(pid: int) -> list[psutil.Process]:
     try:
         parent = psutil.Process(pid)
         return [*parent.children(recursive=True), parent]
-    except psutil.NoSuchProcess:
+    except (psutil.Error, OSError):
+        # It is gone, or too many files are open.
         return []
 
 
 def _start_killing(pid: int, family: Sequence[psutil.Process]) -> None:
     # No daemon: what does not end by itself would survive a run-starter that stops meanwhile.
-    threading.Thread(target=_kill, args=(pid, {*_family(pid), *family}), name="killer", daemon=False).start()
+    everyone = {*_family(pid), *family}
+    try:
+        threading.Thread(target=_kill, args=(pid, everyone), name="killer", daemon=False).start()
+    except RuntimeError:
+        _kill(pid, everyone)
 
 
 def _kill(pid: int, family: Collection[psutil.Process]) -> None:

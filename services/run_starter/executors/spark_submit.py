@@ -87,7 +87,13 @@ class SparkSubmit:
         with self._lock:
             self._running[launch.key] = None
             self._unconnected[launch.key] = launch
-        threading.Thread(target=self._run, args=(launch,), name="spark-submit", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, args=(launch,), name="spark-submit", daemon=True).start()
+        except RuntimeError as e:
+            self._forget(launch.key)
+            reason = f"spark-submit could not be started: {e}"
+            self._count(False, reason)
+            self._host.driver_ended(launch, reported=False, reason=reason)
 
     def end(self, key: Key) -> None:
         with self._lock:
@@ -139,14 +145,17 @@ class SparkSubmit:
             left = unsure and not self._closing
             if left and not exited:
                 exited, left = self._kill(launch), False
-            with self._lock:
-                self._running.pop(key, None)
-                self._unconnected.pop(key, None)
+            self._forget(key)
             self._count(reported or answers.begun is not None, reason)
             answers.ended(reported=reported, reason=reason, exited=exited)
             if left:
                 # After the report, which must come before the end of the lease. The next attempt waits for it too.
                 self._kill(launch)
+
+    def _forget(self, key: Key) -> None:
+        with self._lock:
+            self._running.pop(key, None)
+            self._unconnected.pop(key, None)
 
     def _end_overdue(self, key: Key) -> None:
         log.warning("driver_does_not_exit", attempt=key, seconds=EXIT_SECONDS)

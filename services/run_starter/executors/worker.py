@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
@@ -33,7 +34,19 @@ class Worker:
         self.why_lost: str | None = None
         # ``None`` closes the process's input.
         self._messages: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-        threading.Thread(target=self._write, name="driver-writer", daemon=True).start()
+
+    def begin(self, listen: Callable[[Worker], None]) -> None:
+        """Start its threads; the reader's calls ``listen``. Raises ``RuntimeError`` after it has killed the process."""
+        self.reader = threading.Thread(target=listen, args=(self,), name="driver-reader", daemon=True)
+        try:
+            threading.Thread(target=self._write, name="driver-writer", daemon=True).start()
+            self.reader.start()
+        except RuntimeError:
+            # No thread can be started, so nobody would notice its end.
+            self.hang_up()
+            self.process.kill()
+            self.process.wait()
+            raise
 
     @property
     def busy(self) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import replace
 import psutil
 import pytest
 from tests.support.installation import until
+from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import World, launch, pids, world
 
 from retrofill.domain.attempt import AttemptMode
@@ -203,3 +204,32 @@ def test_a_stopped_process_holds_nobody_up_and_its_attempt_can_be_ended(world: W
             os.kill(pid, signal.SIGCONT)
     pool.launch(launch(2))
     assert world.host.ended()[:2] == (2, True)
+
+
+@pytest.mark.parametrize("thread", ["driver-writer", "driver-reader"])
+def test_a_driver_whose_thread_cannot_be_started_is_killed_and_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch, thread: str
+) -> None:
+    failed = fail_once(monkeypatch, thread)
+    pool = world.pool()
+    assert failed.wait(20)
+    until(lambda: pool.condition().note is not None, "the host says why", seconds=20)
+    assert pool.condition().note == f"no driver process can be started: {LIMIT}"
+    pool.launch(launch(1))
+    assert world.host.ended()[:2] == (1, True)
+    assert {each.pid for each in psutil.Process().children() if str(world.file) in each.cmdline()} == pids(pool)
+
+
+@pytest.mark.parametrize("thread", ["_begin", "watch-exit"])
+def test_a_driver_that_cannot_be_answered_or_read_is_ended_and_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch, thread: str
+) -> None:
+    failed = fail_once(monkeypatch, thread)
+    pool = world.pool()
+    pool.launch(launch(1))
+    assert failed.wait(20)
+    if thread == "_begin":
+        assert world.host.ended()[:2] == (1, False)
+        assert world.host.begun[1] is None
+        pool.launch(launch(2))
+    assert world.host.ended()[1]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.definitions import daily
+from tests.support.threads import LIMIT, fail_once
 
 from retrofill.clusters import tag_of
 from retrofill.domain.attempt import AttemptMode
@@ -163,3 +164,14 @@ def test_closing_releases_nothing(cleared: Cleared) -> None:
     cleared.clearing.close()
     assert cleared.host.ended.get(timeout=SECONDS)[0] == 3
     assert cleared.released.empty()
+
+
+def test_attempts_that_no_thread_could_be_started_for_are_released_with_the_next_one(
+    cleared: Cleared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_once(monkeypatch, "clearing")
+    cleared.launch(3)
+    assert cleared.clearing.hosted() == {3}
+    assert cleared.clearing.note == f"earlier applications may still run: {LIMIT}"
+    cleared.launch(4)
+    assert {cleared.released.get(timeout=SECONDS) for _ in range(2)} == {3, 4}

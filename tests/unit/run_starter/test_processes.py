@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.support.installation import until
+from tests.support.threads import LIMIT
 
 from retrofill.driver.submit import GROUP
 from retrofill.stack.processes import is_alive
@@ -111,3 +113,22 @@ def test_what_does_not_end_with_its_driver_outlives_no_run_starter(world: World)
         starter.stdin.close()
         assert starter.wait(20) == 0
     until(world.is_over, "all have exited", seconds=20)
+
+
+def test_a_driver_that_does_not_listen_is_killed_though_no_thread_can_be_started(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and its script's application is ended."""
+    ended = tmp_path / "ended"
+    afterwards = json.dumps([["touch", str(ended)], ""])
+    process = world.driver((*GROUP, *SLEEP), f"{afterwards}\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _limited)
+        processes.end(process)
+    assert process.wait(20) == -9
+    until(ended.exists, "what follows the script has run", seconds=20)
+    until(world.is_over, "all have exited", seconds=20)
+
+
+def _limited(_: threading.Thread) -> None:
+    raise RuntimeError(LIMIT)

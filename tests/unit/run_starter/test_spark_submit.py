@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import Recorder, launch
 
 from retrofill.contract.runs import Report
@@ -127,3 +128,20 @@ def test_a_driver_in_the_cluster_that_is_stopped_is_ended_with_its_application(
         world.executor.end(1)
         assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
     assert len(world.killed.get(timeout=20)) == 1
+
+
+@pytest.mark.parametrize("thread", ["spark-submit", "submit-watch"])
+def test_an_attempt_without_a_thread_ends_and_the_next_one_is_submitted(
+    world: World, monkeypatch: pytest.MonkeyPatch, thread: str
+) -> None:
+    failed = fail_once(monkeypatch, thread)
+    world.how = ("done", "exits")
+    world.executor.launch(launch(1))
+    assert world.host.ended()[:2] == (1, False)
+    assert failed.is_set() and world.host.begun[1] is None
+    assert world.executor.hosted() == set() and world.executor.waiting() == []
+    assert not world.executor.condition().submits
+    if thread == "spark-submit":
+        assert world.executor.condition().note == f"spark-submit could not be started: {LIMIT}"
+    world.executor.launch(launch(2))
+    assert world.host.ended()[:2] == (2, True)
