@@ -209,4 +209,4 @@ class Executor(Launcher, Protocol):
         """For how many attempts there are drivers."""
 
     def waiting(self) -> Collection[LaunchRequest]:
-        """Launches that no driver has received yet."""
+        """Launches whose driver sends no heartbeats: none has received them yet, or it is gone and being cleared away."""

@@ -63,7 +63,8 @@ class SparkSubmit:
         self._host = host
         self._lock = threading.Lock()
         self._running: dict[Key, Submitted | None] = {}
-        self._unconnected: dict[Key, LaunchRequest] = {}
+        # Those whose driver sends no heartbeats: it is not there yet, or is gone and its application is being killed.
+        self._silent: dict[Key, LaunchRequest] = {}
         self._closing = False
         # Starts in a row that began nothing, and why the last one did not.
         self._failures = 0
@@ -76,7 +77,7 @@ class SparkSubmit:
 
     def waiting(self) -> list[LaunchRequest]:
         with self._lock:
-            return list(self._unconnected.values())
+            return list(self._silent.values())
 
     def hosted(self) -> set[Key]:
         with self._lock:
@@ -86,7 +87,7 @@ class SparkSubmit:
         """Submit the attempt on its own thread, which is the parent of its driver."""
         with self._lock:
             self._running[launch.key] = None
-            self._unconnected[launch.key] = launch
+            self._silent[launch.key] = launch
         try:
             threading.Thread(target=self._run, args=(launch,), name="spark-submit", daemon=True).start()
         except RuntimeError as e:
@@ -144,6 +145,9 @@ class SparkSubmit:
             unsure = submitted is not None and submitted.remote and (not reported or submitted.ending)
             left = unsure and not self._closing
             if left and not exited:
+                # The cluster may take longer than a lease, and the attempt is to end with this reason.
+                with self._lock:
+                    self._silent[key] = launch
                 exited, left = self._kill(launch), False
             self._forget(key)
             self._count(reported or answers.begun is not None, reason)
@@ -155,7 +159,7 @@ class SparkSubmit:
     def _forget(self, key: Key) -> None:
         with self._lock:
             self._running.pop(key, None)
-            self._unconnected.pop(key, None)
+            self._silent.pop(key, None)
 
     def _end_overdue(self, key: Key) -> None:
         log.warning("driver_does_not_exit", attempt=key, seconds=EXIT_SECONDS)
@@ -279,7 +283,7 @@ class SparkSubmit:
                 ((kind, fields),) = json.loads(line).items()
                 if kind == "ready":
                     with self._lock:
-                        self._unconnected.pop(launch.key, None)
+                        self._silent.pop(launch.key, None)
                         self._versions = versions(fields)
                     submitted.send({"launch": launch.as_json()})
                 elif kind == "lost":

@@ -6,6 +6,7 @@ import json
 import queue
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -145,3 +146,31 @@ def test_an_attempt_without_a_thread_ends_and_the_next_one_is_submitted(
         assert world.executor.condition().note == f"spark-submit could not be started: {LIMIT}"
     world.executor.launch(launch(2))
     assert world.host.ended()[:2] == (2, True)
+
+
+def test_a_host_speaks_for_a_lost_driver_in_the_cluster_until_its_application_has_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    def end(*_: object) -> None:
+        asked.set()
+        assert answers.wait(20)
+
+    monkeypatch.setattr(spark_submit.clusters, "end", end)
+    monkeypatch.setattr(spark_submit.submission, "is_remote", lambda *_: True)
+    world.program = "import time; time.sleep(600)"
+    world.executor.launch(launch(1))
+    connection, lines = world.connect()
+    with connection, lines:
+        connection.sendall(b'{"ready": {}}\n')
+        assert [next(iter(json.loads(lines.readline()))) for _ in range(2)] == ["settings", "launch"]
+        assert world.executor.waiting() == []
+        submitted = world.executor._running[1]
+        assert submitted is not None
+        submitted.process.kill()
+    assert asked.wait(20)
+    assert [each.key for each in world.executor.waiting()] == [1]
+    answers.set()
+    assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
+    assert world.executor.waiting() == []
