@@ -35,11 +35,14 @@ class Dispatch:
         self._clearing = Clearing(drivers, host, self._give)
 
     def condition(self) -> Condition:
+        preparing = self._preparing.condition()
         pool, submit = (self._executors[name].condition() for name in ("pool", "spark-submit"))
         return replace(
             submit,
-            room=pool.room + submit.room,
-            note=self._clearing.note or pool.note or submit.note,
+            # Without room for more than it has, the host is given nothing.
+            room=pool.room + submit.room if preparing.submits else len(self.hosted()),
+            submits=submit.submits and preparing.submits,
+            note=self._clearing.note or preparing.note or pool.note or submit.note,
             python=pool.python or submit.python,
             spark=pool.spark or submit.spark,
         )

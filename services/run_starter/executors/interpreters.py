@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.environment import VARIABLE
 from retrofill.errors import first_line
 from retrofill.user_code.environments import Environments, Packed, Unpacked
-from retrofill.user_code.store import CodeUnavailable
+from retrofill.user_code.store import CannotUnpackHere, CodeUnavailable
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
 from run_starter.executors.command import Drivers
 from run_starter.executors.package import package
@@ -64,9 +66,14 @@ class Preparing:
         self._lock = threading.RLock()
         # In order. Environments that are here have a thread.
         self._launches: dict[Packed, dict[Key, LaunchRequest]] = defaultdict(dict)
+        # In a row, of this machine's own fault, and why the last one failed.
+        self._failures = 0
+        self._not_before = 0.0
+        self._note: str | None = None
 
     def condition(self) -> Condition:
-        return Condition(0)
+        """``submits``: whether launches are welcome. They are not for a while after this machine could not unpack."""
+        return Condition(0, submits=time.monotonic() >= self._not_before, note=self._note)
 
     def waiting(self) -> list[LaunchRequest]:
         with self._lock:
@@ -78,14 +85,21 @@ class Preparing:
     def launch(self, launch: LaunchRequest) -> None:
         """Pass the launch on once its environment is unpacked, which is now if it already is."""
         packed = self._interpreters.packed_of(launch)
-        if packed is None or self._interpreters.ready(packed):
+        # Any driver publishes.
+        if packed is None or launch.mode == AttemptMode.PUBLISH or self._interpreters.ready(packed):
             self._then(launch)
             return
         with self._lock:
             is_first = packed not in self._launches
             self._launches[packed][launch.key] = launch
         if is_first:
+            self._begin(packed)
+
+    def _begin(self, packed: Packed) -> None:
+        try:
             threading.Thread(target=self._prepare, args=(packed,), name="environment", daemon=True).start()
+        except RuntimeError as e:
+            self._release(packed, f"the environment {packed.sha256} cannot be unpacked: {e}")
 
     def end(self, key: Key) -> None:
         with self._lock:
@@ -101,6 +115,9 @@ class Preparing:
         error = None
         try:
             self._interpreters.get(packed)
+        except CannotUnpackHere as e:
+            self._release(packed, str(e))
+            return
         except CodeUnavailable as e:
             error = str(e)
         except Exception as e:  # noqa: BLE001 - without an answer, the launches would wait forever
@@ -109,8 +126,19 @@ class Preparing:
         with self._lock:
             launches = self._launches.pop(packed).values()
             if error is None:
+                self._failures, self._note = 0, None
                 for launch in launches:
                     self._then(launch)
         if error is not None:
             for launch in launches:
                 self._host.refused(launch, error, kind=CodeUnavailable.__name__)
+
+    def _release(self, packed: Packed, reason: str) -> None:
+        """Leave launches to other hosts, and to this one after a pause, which is longer each time."""
+        with self._lock:
+            launches = self._launches.pop(packed).values()
+            self._failures += 1
+            self._not_before = time.monotonic() + processes.pause(self._failures)
+            self._note = reason
+        for launch in launches:
+            self._host.driver_ended(launch, reported=False, reason=reason)

@@ -21,7 +21,7 @@ from retrofill.settings import Settings
 from retrofill.user_code.interpreter import Interpreter, NoInterpreter
 from retrofill.user_code.open_store import open_store, store_of
 from retrofill.user_code.packing import SUFFIX, hash_of
-from retrofill.user_code.store import CodeUnavailable
+from retrofill.user_code.store import OF_THIS_MACHINE, CannotUnpackHere, CodeUnavailable
 from retrofill.user_code.unpacked import LEFT_BEHIND_SECONDS, cache_of, one_at_a_time
 
 # How long to wait for another process that fetches or unpacks the same, before doing it too.
@@ -82,7 +82,10 @@ class Environments:
         return "base" in vars(self) and self._target(packed).is_dir() and self._file(packed).is_file()
 
     def unpack(self, packed: Packed) -> Unpacked:
-        """The environment, fetched and unpacked if needed. Raises ``CodeUnavailable``."""
+        """The environment, fetched and unpacked if needed.
+
+        Raises ``CodeUnavailable``: ``CannotUnpackHere`` if only this machine is to blame.
+        """
         try:
             self._check_version(packed)
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -95,9 +98,9 @@ class Environments:
         except NoInterpreter as e:
             raise CodeUnavailable(f"{e}: set driver_python of the pool, {AGAIN}") from e
         except OSError as e:
-            raise CodeUnavailable(
+            raise CannotUnpackHere(
                 f"the environment {packed.sha256}{SUFFIX} cannot be unpacked into {self._folder}: {e.strerror or e}: check "
-                f"free space and write permission, or set RETROFILL_CODE_CACHE, {AGAIN}"
+                "free space and write permission, or set RETROFILL_CODE_CACHE"
             ) from e
         return Unpacked(str(self._target(packed) / "bin" / "python"), self._file(packed))
 
@@ -190,6 +193,8 @@ class Environments:
             raise CodeUnavailable(f"the environment cannot be unpacked in {UNPACK_SECONDS:.0f} seconds, {AGAIN}") from e
         except subprocess.CalledProcessError as e:
             why = redacted(last_line(e.stderr)) or f"status {e.returncode}"
+            if any(f"[Errno {number}]" in e.stderr for number in OF_THIS_MACHINE):
+                raise CannotUnpackHere(f"the environment cannot be unpacked into {self._folder}: {why}") from e
             raise CodeUnavailable(
                 f"the environment cannot be used with {self._python}: {why}: correct its requirements and apply the pipeline "
                 "again, or use another pool"

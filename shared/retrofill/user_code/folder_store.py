@@ -19,6 +19,7 @@ from retrofill.user_code.store import (
     CodeStoreFails,
     CodeUnavailable,
     Missing,
+    not_copied,
     verified,
 )
 
@@ -59,7 +60,7 @@ class FolderStore:
         try:
             shutil.copyfile(path, target)
         except OSError as e:
-            kind = Missing if isinstance(e, FileNotFoundError) else CodeUnavailable
+            kind = Missing if isinstance(e, FileNotFoundError) else not_copied(e)
             raise kind(f"{path} cannot be copied to {target.parent}: {e.strerror}: {ADVICE_TO_RESTORE}") from e
 
     def _write(self, target: Path, write: Callable[[IO[bytes]], object]) -> None:

@@ -19,8 +19,8 @@ from retrofill.user_code.store import (
     ADVICE_TO_PACK,
     ADVICE_TO_RESTORE,
     CodeStoreFails,
-    CodeUnavailable,
     Missing,
+    not_copied,
     verified,
 )
 
@@ -77,7 +77,7 @@ class RemoteStore:
         except FileNotFoundError:
             raise Missing(f"{place} does not exist: {ADVICE_TO_RESTORE}") from None
         except Exception as e:  # noqa: BLE001 - the same as above
-            raise CodeUnavailable(f"{place} cannot be read: {self._reason(e)}: {ADVICE_TO_RESTORE}") from None
+            raise not_copied(e)(f"{place} cannot be read: {self._reason(e)}: {ADVICE_TO_RESTORE}") from None
 
     def _connect(self) -> tuple[Any, str]:
         """The file system, and the store's path in it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +26,20 @@ class Missing(CodeUnavailable):
     """There is no such file in the store."""
 
 
+class CannotUnpackHere(CodeUnavailable):
+    """This machine cannot store or unpack it. Another one may, and this one once it is repaired."""
+
+
+# What only writing fails with, which is done on this machine: no space, no quota, or a file system that is read-only.
+OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def not_copied(error: Exception) -> type[CodeUnavailable]:
+    """The kind of an error that a copy from a store to this machine failed with."""
+    here = isinstance(error, OSError) and error.errno in OF_THIS_MACHINE
+    return CannotUnpackHere if here else CodeUnavailable
+
+
 class CodeStore(Protocol):
     """Readers see an archive or file completely or not at all."""
 
@@ -44,7 +59,10 @@ class CodeStore(Protocol):
         """Store a copy of a file of any size, in place of one with this name. Raises ``CodeStoreFails``."""
 
     def fetch(self, name: str, target: Path) -> None:
-        """Copy a file to ``target``, not verified. Raises ``CodeUnavailable``: ``Missing`` if there is none."""
+        """Copy a file to ``target``, not verified.
+
+        Raises ``CodeUnavailable``: ``Missing`` if there is none, ``CannotUnpackHere`` if it cannot be written.
+        """
 
 
 def verified(content: bytes, sha256: str, place: object) -> bytes:

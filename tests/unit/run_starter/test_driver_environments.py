@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import queue
+import shutil
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from tests.support.packed import pack_versions
+from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import Recorder, World, launch, pids, world
 
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.environment import PackedEnvironment
 from retrofill.settings import Settings
 from retrofill.user_code.environments import Packed
-from run_starter.executors import LaunchRequest, choosing
+from run_starter.executors import Condition, LaunchRequest, choosing, interpreters
+from run_starter.executors.build import Dispatch
 from run_starter.executors.choosing import Wanted
+from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers, drivers_of
 from run_starter.executors.interpreters import Interpreters, Preparing
 
@@ -108,11 +115,12 @@ def test_a_driver_of_another_environment_is_replaced_and_one_of_the_same_is_used
 
 
 class Host(Recorder):
-    """Also records what is refused."""
+    """Also records what is refused, and what is launched."""
 
     def __init__(self) -> None:
         super().__init__()
         self.told: queue.SimpleQueue[tuple[int, str, str]] = queue.SimpleQueue()
+        self.launched: queue.SimpleQueue[LaunchRequest] = queue.SimpleQueue()
 
     def refused(self, given: LaunchRequest, reason: str, *, kind: str) -> None:
         self.told.put((given.attempt_id, kind, reason))
@@ -151,6 +159,77 @@ def test_runs_fail_whose_environment_cannot_be_had(tmp_path: Path, store: tuple[
     assert reason.startswith(f"{store[0]}/{'0' * 64}.pex cannot be copied to ")
     assert passed.empty()
     assert made.hosted() == set()
+
+
+def dispatch(folder: Path, store: Path) -> tuple[Dispatch, Host]:
+    """With a warm pool that has room for two."""
+    host, drivers = Host(), Drivers(Settings(home=folder, code_store=store, code_cache=folder / "cache"))
+    made = object.__new__(Dispatch)
+    pool = SimpleNamespace(condition=lambda: Condition(2), hosted=set, launch=host.launched.put)
+    made._drivers, made._host = drivers, host
+    made._executors = {"pool": pool, "spark-submit": pool}  # type: ignore[dict-item]
+    made._preparing = Preparing(Interpreters(drivers), host, made._hand_over)
+    made._clearing = Clearing(drivers, host, made._give)
+    return made, host
+
+
+def test_a_host_that_cannot_unpack_leaves_runs_to_others_and_gets_nothing_for_a_while(
+    tmp_path: Path, store: tuple[Path, list[PackedEnvironment]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(interpreters, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    made, host = dispatch(tmp_path, store[0])
+    for seconds in (1.0, 2.0):
+        made.launch(in_environment(launch(1), store[1][0]))
+        attempt, reported, reason = host.ended()
+        assert (attempt, reported, host.begun[1]) == (1, False, None)
+        assert "cannot be unpacked into" in reason and "check free space" in reason
+        assert (made.condition().room, made.condition().submits, made.condition().note) == (0, False, reason)
+        now[0] += seconds
+        assert (made.condition().room, made.condition().submits, made.condition().note) == (4, True, reason)
+    assert host.told.empty()
+    (tmp_path / "cache").unlink()
+    made.launch(in_environment(launch(2), store[1][0]))
+    assert host.launched.get(timeout=60).key == 2
+    assert made.condition().note is None
+
+
+def test_runs_are_published_without_their_environment(
+    tmp_path: Path, store: tuple[Path, list[PackedEnvironment]]
+) -> None:
+    """Any driver does that, also if the pool's own environment is not there."""
+    made, host = dispatch(tmp_path, store[0])
+    missing = Packed("0" * 64)
+    drivers = replace(made._drivers, packed=missing)
+    made._preparing = Preparing(Interpreters(drivers), host, made._hand_over)
+    made.launch(replace(launch(1), mode=AttemptMode.PUBLISH))
+    assert host.launched.get(timeout=60).key == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_full_disk_is_no_fault_of_the_environment(
+    tmp_path: Path, store: tuple[Path, list[PackedEnvironment]], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    made, host, _ = preparing(tmp_path, store[0])
+    made.launch(in_environment(launch(1), store[1][0]))
+    assert os.strerror(number) in host.ended()[2]
+    assert host.told.empty()
+
+
+def test_no_launch_waits_for_a_thread_that_cannot_be_started(
+    tmp_path: Path, store: tuple[Path, list[PackedEnvironment]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_once(monkeypatch, "environment")
+    made, host, passed = preparing(tmp_path, store[0])
+    made.launch(in_environment(launch(1), store[1][0]))
+    assert host.ended() == (1, False, f"the environment {store[1][0].sha256} cannot be unpacked: {LIMIT}")
+    made.launch(in_environment(launch(2), store[1][0]))
+    assert passed.get(timeout=60).key == 2
 
 
 def test_no_launch_waits_for_an_unpacking_that_broke(
