@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support import helm
 from tests.support.helm_cases import ALL, CASES, FULL, HOOK, LEAST, MAKE, OWN, every_case, every_pod, rendered
-from tests.support.manifests import environment, of_kind, strings
+from tests.support.manifests import Manifest, environment, of_kind, strings
 
 from retrofill.contract.topics import CONSOLE, OPERATOR, SERVICES
 from retrofill.settings import Settings
@@ -181,12 +181,13 @@ def test_a_run_starter_may_take_longer_to_stop_than_it_waits_for_its_drivers() -
 
 
 def test_a_new_setting_starts_the_pods_anew() -> None:
-    def pod_annotations(values: dict[str, Any]) -> list[dict[str, str]]:
-        deployments = of_kind(helm.render(values), "Deployment").values()
-        return [each["spec"]["template"]["metadata"]["annotations"] for each in deployments]
+    def templates(**settings: Any) -> dict[str, Manifest]:
+        values = {**LEAST, "cli": {"enabled": True}, "console": ALL["console"], "settings": settings}
+        return {name: each["spec"]["template"] for name, each in of_kind(helm.render(values), "Deployment").items()}
 
-    before, after = pod_annotations(LEAST), pod_annotations({**LEAST, "settings": {"LEASE_SECONDS": 20}})
-    assert all(old != new for old, new in zip(before, after, strict=True))
+    before, after = templates(), templates(LEASE_SECONDS=20)
+    assert set(before) == {f"{FULL}-{name}" for name in (*SERVICES, "cli", "console")}
+    assert [name for name in before if before[name] == after[name]] == []
 
 
 # each mistake is refused with one line that names it
