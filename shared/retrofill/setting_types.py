@@ -58,9 +58,20 @@ def _split_patterns(value: object) -> object:
     """One pattern per line, or a JSON list of strings."""
     if not isinstance(value, str):
         return value
-    if value.lstrip().startswith('["'):
-        return json.loads(value)
-    return [line for line in value.splitlines() if line.strip()]
+    listed = _json_texts(value)
+    return [line for line in value.splitlines() if line.strip()] if listed is None else listed
+
+
+def _json_texts(value: str) -> list[str] | None:
+    """The texts, if ``value`` is a JSON list of texts. Raises ``ValueError`` if it begins like one."""
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        # As a regular expression it would mask single characters, and not what it lists.
+        if value.lstrip().startswith('["'):
+            raise
+        return None
+    return parsed if isinstance(parsed, list) and all(isinstance(each, str) for each in parsed) else None
 
 
 def _check_patterns(value: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support import helm
 from tests.support.helm_cases import ALL, CASES, FULL, HOOK, LEAST, MAKE, OWN, every_case, every_pod, rendered
-from tests.support.manifests import Manifest, environment, of_kind, strings
+from tests.support.manifests import Manifest, Pod, environment, of_kind, pods, strings
 
 from retrofill.contract.topics import CONSOLE, OPERATOR, SERVICES
 from retrofill.settings import Settings
@@ -90,21 +90,25 @@ def test_no_manifest_has_a_secret_in_it(case: str) -> None:
     assert not [text for each in rendered(case) for text in strings(each) if "://" in text and "@" in text]
 
 
+def told(pod: Pod, manifests: list[Manifest], folder: Path) -> Settings:
+    """What the services' own ``Settings`` make of the environment that a kubelet would set."""
+    secrets = {place: f"value-of-{place[0]}-{place[1]}" for place in pod.secrets}
+    dsns = {name: f"dsn-of-{name}" for name in SERVICES}
+    secrets |= {
+        ("retrofill-init", "postgres-service-dsns"): json.dumps(dsns),
+        ("retrofill-init", "kafka-passwords"): '{"operator": "x"}',
+        ("hooks", "all"): '{"pager": ["whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"]}',
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(pod, manifests, secrets, folder / pod.component).items():
+            patch.setenv(name, value)
+        return Settings()
+
+
 @every_case
-def test_what_a_pod_is_told_are_settings_as_they_are_meant(case: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """The services' own ``Settings`` parse the environment that a kubelet would set."""
+def test_what_a_pod_is_told_are_settings_as_they_are_meant(case: str, tmp_path: Path) -> None:
     for pod in every_pod(case):
-        secrets = {place: f"value-of-{place[0]}-{place[1]}" for place in pod.secrets}
-        dsns = {name: f"dsn-of-{name}" for name in SERVICES}
-        secrets |= {
-            ("retrofill-init", "postgres-service-dsns"): json.dumps(dsns),
-            ("retrofill-init", "kafka-passwords"): '{"operator": "x"}',
-            ("hooks", "all"): '{"pager": ["whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"]}',
-        }
-        with monkeypatch.context() as patch:
-            for name, value in environment(pod, rendered(case), secrets, tmp_path / pod.component).items():
-                patch.setenv(name, value)
-            settings = Settings()
+        settings = told(pod, rendered(case), tmp_path)
         assert settings.topic_prefix == CASES[case].get("topicPrefix", "retrofill.")
         assert settings.partitions == CASES[case].get("partitions", 12)
         who = OPERATOR if pod.component == "cli" else pod.component
@@ -130,6 +134,31 @@ def test_what_a_pod_is_told_are_settings_as_they_are_meant(case: str, tmp_path: 
             assert settings.replication_factor == 3
             assert settings.kafka_acls is (case != "all")
             assert settings.kafka_sasl_mechanism == ("PLAIN" if case == "hook" else "SCRAM-SHA-512")
+
+
+NULLABLE = [name for name, schema in MAKE["plain_settings"]().items() if {"type": "null"} in schema.get("anyOf", [])]
+
+
+def test_a_setting_that_is_null_is_left_out(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(NULLABLE)
+    values = {
+        **ALL,
+        "settings": nothing,
+        "services": {name: {"settings": nothing} for name in SERVICES},
+        "codeStore": {},
+    }
+    manifests = helm.render(values)
+    for pod in pods(manifests).values():
+        settings = told(pod, manifests, tmp_path)
+        assert [name for name in NULLABLE if getattr(settings, name.lower()) is not None] == []
+
+
+def test_a_service_whose_setting_is_null_has_what_all_have(tmp_path: Path) -> None:
+    own = {"run-starter": {"settings": {"SPARK_UI": None, "OPENLINEAGE_TOPIC": "its"}}}
+    all_ = {"SPARK_UI": "http://spark:4040", "OPENLINEAGE_TOPIC": None}
+    manifests = helm.render({**LEAST, "settings": all_, "services": own})
+    settings = told(pods(manifests)["run-starter"], manifests, tmp_path)
+    assert (settings.spark_ui, settings.openlineage_topic) == ("http://spark:4040", "its")
 
 
 # upgrades

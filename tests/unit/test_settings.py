@@ -86,6 +86,26 @@ def test_no_secret_is_shown() -> None:
     assert shown(settings)["RETROFILL_SPARK_REMOTE"] == remote
 
 
+@pytest.mark.parametrize(
+    ("text", "patterns"),
+    [
+        ("[]", ()),
+        (' [\n "a+",\n "b"\n]\n', ("a+", "b")),
+        ("[a-z]+", ("[a-z]+",)),
+        ("[0]", ("[0]",)),
+        ("[a-z]+\n\n[0-9]+\n", ("[a-z]+", "[0-9]+")),
+    ],
+)
+def test_patterns_are_a_json_list_of_texts_or_a_line_each(text: str, patterns: tuple[str, ...]) -> None:
+    assert Settings.model_validate({"redact": text}).redact == patterns
+
+
+def test_a_json_list_of_patterns_with_a_mistake_is_refused() -> None:
+    """As one regular expression it would mask single letters, and none of the secrets."""
+    with pytest.raises(ValidationError, match="redact"):
+        Settings.model_validate({"redact": '["secret-[a-z]+", ]'})
+
+
 @pytest.mark.parametrize("address", ["host:15002", "sc://host:15002/?token=hunter2", "sc://host:15002/;hunter2"])
 def test_what_is_no_connect_address_is_refused_and_not_quoted(address: str) -> None:
     """Spark's own error would quote the address, in the middle of a run."""

@@ -52,11 +52,11 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{/* A setting of a service: its own, or that of all (list $ service name default). */}}
 {{- define "retrofill.setting" -}}
 {{- $own := include "retrofill.service" . | fromYaml }}
-{{- $all := (index . 0).Values.settings }}
 {{- $name := index . 2 }}
 {{- $value := index . 3 }}
-{{- if hasKey $all $name }}{{ $value = get $all $name }}{{ end }}
-{{- if hasKey $own.settings $name }}{{ $value = get $own.settings $name }}{{ end }}
+{{- range list (index . 0).Values.settings $own.settings }}
+{{- if include "retrofill.given" (index . $name) }}{{ $value = index . $name }}{{ end }}
+{{- end }}
 {{- include "retrofill.text" $value }}
 {{- end }}
 

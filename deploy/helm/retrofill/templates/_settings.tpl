@@ -5,6 +5,11 @@
 {{- else }}{{ . }}{{ end }}
 {{- end }}
 
+{{/* "true" unless the value is null, which is no text: an empty one is refused, or taken as the working directory. */}}
+{{- define "retrofill.given" -}}
+{{- if not (kindIs "invalid" .) }}true{{ end }}
+{{- end }}
+
 {{/* What all have, as YAML: variable → text. */}}
 {{- define "retrofill.settings" -}}
 RETROFILL_TOPIC_PREFIX: {{ .Values.topicPrefix | quote }}
@@ -18,7 +23,9 @@ RETROFILL_KAFKA_SASL_MECHANISM: {{ .Values.kafka.saslMechanism }}
 RETROFILL_KAFKA_SSL_CA: /etc/retrofill/kafka-ca.crt
 {{- end }}
 {{- range $name, $value := .Values.settings }}
+{{- if include "retrofill.given" $value }}
 RETROFILL_{{ $name }}: {{ include "retrofill.text" $value | quote }}
+{{- end }}
 {{- end }}
 {{- end }}
 
