@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from tests.support import helm
-from tests.support.helm_cases import ALL, FOREIGN, FULL, OWN, rendered, settings_of
+from tests.support.helm_cases import ALL, FOREIGN, FULL, LEAST, OWN, rendered, settings_of
 from tests.support.manifests import COMPONENT, Manifest, of_kind, pods, selects
 
 from retrofill.admin import access
@@ -182,6 +183,38 @@ def test_strimzi_gives_each_user_the_rights_that_init_would() -> None:
     assert {name: user["spec"]["quotas"] for name, user in users.items() if "quotas" in user["spec"]} == {
         "retrofill.requester": {"producerByteRate": 1_048_576}
     }
+
+
+OWN_TOPICS = {
+    "callback-runner": {"settings": {"CALLBACK_TOPICS": ["its"]}},
+    "run-starter": {"settings": {"OPENLINEAGE_TOPIC": "its-lineage"}},
+}
+
+
+@pytest.mark.parametrize("for_all", [{}, {"CALLBACK_TOPICS": ["theirs"], "OPENLINEAGE_TOPIC": "lineage"}])
+def test_a_service_may_write_the_topics_of_its_own_settings(for_all: dict[str, Any]) -> None:
+    expected = {"callback-runner": {"its"}, "run-starter": {"its-lineage"}}
+    own = {"settings": for_all, "services": OWN_TOPICS}
+    users = of_kind(helm.render({**ALL, **own}), "KafkaUser")
+    assert {who: foreign(rights_of(users[OWN[who]])) for who in OWN_TOPICS} == expected
+    init = pods(helm.render({**LEAST, **own}))["init"]
+    told = {each["name"]: each.get("value") for each in init.containers[0]["env"]}
+    assert json.loads(told["RETROFILL_CALLBACK_TOPICS"]) == ["its"]
+    assert told["RETROFILL_OPENLINEAGE_TOPIC"] == "its-lineage"
+
+
+def foreign(rights: set[tuple[str, str, str, str]]) -> set[str]:
+    """Topics without the prefix that may be written."""
+    return {
+        name for kind, name, _, may in rights if (kind, may) == ("topic", "Write") and not name.startswith("retrofill.")
+    }
+
+
+def test_a_service_whose_own_topics_are_none_may_write_none_of_those_for_all() -> None:
+    none = {"callback-runner": {"settings": {"CALLBACK_TOPICS": []}}}
+    values = {"settings": {"CALLBACK_TOPICS": ["theirs"]}, "services": none}
+    user = of_kind(helm.render({**ALL, **values}), "KafkaUser")[OWN["callback-runner"]]
+    assert foreign(rights_of(user)) == set()
 
 
 def test_prometheus_finds_every_service() -> None:

@@ -14,6 +14,12 @@
 {{- $files = append $files (dict "secret" $own.kafka.passwords.secret "key" $own.kafka.passwords.key "path" "kafka-passwords") }}
 {{- end }}
 {{- $settings := include "retrofill.settings" . | fromYaml }}
+{{- /* It grants the services what they are told, which may not be what all are told. */}}
+{{- range $name, $service := dict "CALLBACK_TOPICS" "callback-runner" "OPENLINEAGE_TOPIC" "run-starter" }}
+{{- $variable := printf "RETROFILL_%s" $name }}
+{{- $_ := unset $settings $variable }}
+{{- with include "retrofill.setting" (list $ $service $name "") }}{{ $_ := set $settings $variable . }}{{ end }}
+{{- end }}
 {{- if and $login $own.kafka.saslMechanism }}
 {{- $_ := set $settings "RETROFILL_KAFKA_SASL_MECHANISM" $own.kafka.saslMechanism }}
 {{- end -}}
