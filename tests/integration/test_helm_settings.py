@@ -161,6 +161,40 @@ def test_a_service_whose_setting_is_null_has_what_all_have(tmp_path: Path) -> No
     assert (settings.spark_ui, settings.openlineage_topic) == ("http://spark:4040", "its")
 
 
+def of_starter(tmp_path: Path, starter: dict[str, Any], **values: Any) -> tuple[Settings, str]:
+    """The settings of a run-starter, and the limit of the volume that RETROFILL_HOME is."""
+    manifests = helm.render({**LEAST, **values, "services": {"run-starter": starter}})
+    pod = pods(manifests)["run-starter"]
+    (home,) = [volume for volume in pod.spec["volumes"] if volume["name"] == "home"]
+    return told(pod, manifests, tmp_path), str(home["emptyDir"]["sizeLimit"])
+
+
+@pytest.mark.parametrize(
+    ("starter", "size"),
+    [
+        ({}, 2**32),
+        ({"scratch": "512Mi"}, 2**29),
+        ({"scratch": "1.5Gi"}, 3 * 2**29),
+        ({"scratch": "64Ti"}, 2**46),
+        ({"scratch": "4G"}, 4 * 10**9),
+        ({"scratch": "250000000"}, 250_000_000),
+        ({"settings": {"LOG_STORE": None}}, 2**32),
+    ],
+)
+def test_the_logs_of_attempts_fit_where_they_are(starter: dict[str, Any], size: int, tmp_path: Path) -> None:
+    """A pod whose volume exceeds its limit is evicted, with its drivers."""
+    settings, limit = of_starter(tmp_path, starter)
+    assert limit == starter.get("scratch", "4Gi")
+    assert settings.log_total_bytes == size // 4
+
+
+@pytest.mark.parametrize("given", [{"LOG_STORE": "/logs"}, {"LOG_TOTAL_BYTES": 20_000_000_000}])
+def test_where_logs_are_or_how_large_may_be_given(given: dict[str, Any], tmp_path: Path) -> None:
+    expected = given.get("LOG_TOTAL_BYTES", Settings().log_total_bytes)
+    assert of_starter(tmp_path, {"settings": given})[0].log_total_bytes == expected
+    assert of_starter(tmp_path, {}, settings=given)[0].log_total_bytes == expected
+
+
 # upgrades
 
 

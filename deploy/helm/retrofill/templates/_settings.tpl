@@ -55,3 +55,13 @@ RETROFILL_{{ $name }}: {{ include "retrofill.text" $value | quote }}
 - {name: RETROFILL_{{ $setting }}_FILE, value: /etc/retrofill/{{ lower $setting | replace "_" "-" }}}
 {{- end }}
 {{- end }}
+
+{{/* A quantity of Kubernetes, as 4Gi, in bytes. */}}
+{{- define "retrofill.bytes" -}}
+{{- $number := regexFind "^[0-9.]+" . }}
+{{- $k := 1000 }}
+{{- $ki := 1024 }}
+{{- $units := dict "" 1 "k" $k "M" (mul $k $k) "G" (mul $k $k $k) "T" (mul $k $k $k $k) }}
+{{- $units = merge $units (dict "Ki" $ki "Mi" (mul $ki $ki) "Gi" (mul $ki $ki $ki) "Ti" (mul $ki $ki $ki $ki)) }}
+{{- mulf $number (get $units (trimPrefix $number .)) | int64 }}
+{{- end }}

@@ -45,3 +45,13 @@
       WHERE {{ index . 2 }}
   authenticationRef: {name: {{ include "retrofill.fullname" (index . 0) }}-seats}
 {{- end }}
+
+{{/* How large all logs of attempts get: they share a volume with the unpacked code, and a pod that exceeds its limit is evicted. */}}
+{{- define "retrofill.logLimit" -}}
+{{- $store := include "retrofill.setting" (list . "run-starter" "LOG_STORE" "") }}
+{{- $total := include "retrofill.setting" (list . "run-starter" "LOG_TOTAL_BYTES" "") }}
+{{- if not (or $store $total) }}
+{{- $scratch := include "retrofill.bytes" (include "retrofill.service" (list . "run-starter") | fromYaml).scratch }}
+- {name: RETROFILL_LOG_TOTAL_BYTES, value: {{ div $scratch 4 | quote }}}
+{{- end }}
+{{- end }}
