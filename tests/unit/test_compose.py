@@ -39,6 +39,7 @@ KNOWS = {
 }
 # Passwords that web pages ask people for.
 FOR_PEOPLE = {"GRAFANA", "KAFKA_UI", "CONSOLE"}
+HOME = "/var/lib/retrofill"
 OBSERVE = ("prometheus", "grafana", "kafka-ui")
 
 
@@ -82,6 +83,27 @@ def test_a_container_of_ours_can_change_nothing_in_itself(name: str) -> None:
     assert part["read_only"] is True
     assert part["cap_drop"] == ["ALL"]
     assert part["security_opt"] == ["no-new-privileges:true"]
+
+
+def mounts(part: dict[str, Any]) -> dict[str, str]:
+    """Where a container may write: path to the options of its tmpfs, or ``volume``."""
+    memory = (mount.partition(":") for mount in part.get("tmpfs", []))
+    disk = (mount.split(":") for mount in part.get("volumes", []) if not mount.endswith(":ro"))
+    return {path: options for path, _, options in memory} | {mount[-1]: "volume" for mount in disk}
+
+
+@pytest.mark.parametrize("path", [HOME, "/tmp"])
+@pytest.mark.parametrize("name", ["run-starter", "cli"])
+def test_where_code_is_unpacked_its_user_may_write_and_libraries_load(name: str, path: str) -> None:
+    """Docker mounts a tmpfs noexec unless told otherwise, and no library loads from there."""
+    assert mounts(OWN[name]).get(path) == "volume"
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "console"])
+def test_what_says_that_a_process_works_does_not_outlive_it(name: str) -> None:
+    """A volume is still there after a restart, when another process may have the same number."""
+    found = mounts(OWN[name])
+    assert "uid=10001" in found.get(f"{HOME}/run", found[HOME])
 
 
 @pytest.mark.parametrize("name", OWN)
