@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from retrofill.bus.clients import common_config
+from retrofill.bus.clients import client_config
 from retrofill.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
 from retrofill.domain.attempt import AttemptMode
 from retrofill.settings import Settings
@@ -43,7 +43,7 @@ class KafkaLineage:
         from openlineage.client import OpenLineageClient
         from openlineage.client.transport.kafka import KafkaConfig, KafkaTransport
 
-        ours = common_config(settings, "openlineage")
+        ours = client_config(settings, "openlineage")
         # The logger is the only value that is not text.
         config = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in ours.items()}
         config.pop("logger", None)

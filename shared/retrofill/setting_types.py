@@ -18,6 +18,14 @@ from retrofill.domain.names import LOOPBACK
 
 ENDPOINTS_FILE = "endpoints.json"
 MIN_SECRET_BYTES = 24
+# Properties of Kafka's clients, and librdkafka's other names for them, that exactly-once processing, the place of a key
+# and the time limit of a call depend on.
+KAFKA_OWN = frozenset({
+    "enable.idempotence", "acks", "request.required.acks", "transactional.id", "partitioner",
+    "message.timeout.ms", "delivery.timeout.ms",
+    "group.id", "group.protocol", "group.remote.assignor", "isolation.level", "auto.offset.reset",
+    "enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store", "enable.partition.eof",
+})  # fmt: skip
 PAGERDUTY_KEY = re.compile(r"[A-Za-z0-9]{32}")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
 _HTTP = re.compile(r"https?://[^/\s@]+(/[^\s?#]*)?")
@@ -116,6 +124,13 @@ def _check_pagerduty_keys(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
     return value
 
 
+def _check_kafka_config(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    for name in value:
+        if name in KAFKA_OWN:
+            raise ValueError(f"Retrofill sets {name} itself: leave it out")
+    return value
+
+
 def _is_webhook_secret(text: str) -> bool:
     """The Standard Webhooks format: ``whsec_`` and the key in base64, padded or not."""
     code = text.removeprefix("whsec_")
@@ -208,6 +223,7 @@ def _check_networks(value: list[str]) -> list[str]:
 Patterns = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_patterns), AfterValidator(_check_patterns)]
 Names = Annotated[list[str], NoDecode, BeforeValidator(_split_names)]
 WebhookSecrets = Annotated[dict[str, list[SecretStr]], AfterValidator(_check_webhook_secrets)]
+KafkaConfig = Annotated[dict[str, SecretStr], AfterValidator(_check_kafka_config)]
 PagerDutyKeys = Annotated[dict[str, SecretStr], AfterValidator(_check_pagerduty_keys)]
 ConnectAddress = Annotated[str, AfterValidator(_check_connect_address)]
 HttpAddress = Annotated[str, AfterValidator(_check_http_address)]

@@ -28,6 +28,7 @@ from retrofill.setting_types import (
     FromFiles,
     HostsAndNetworks,
     HttpAddress,
+    KafkaConfig,
     Names,
     Networks,
     PagerDutyKeys,
@@ -75,8 +76,10 @@ class Settings(BaseSettings):
     kafka_ssl_certificate: Path | None = Field(None, description="PEM file of the client's certificate, for mutual TLS")
     kafka_ssl_key: Path | None = Field(None, description="PEM file of its key")
     kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key")
-    kafka_config: dict[str, SecretStr] = Field(
-        default_factory=dict, description="Additional librdkafka properties for all clients, as JSON; take precedence"
+    kafka_config: KafkaConfig = Field(
+        default_factory=dict,
+        description="Additional librdkafka properties for all clients, as JSON; take precedence. Those that the guarantees "
+        "depend on, such as acks and group.id, are refused",
     )
     postgres_dsn: PostgresDsn | None = Field(None, description="DSN of the database's owner: migrations and the CLI")
     postgres_service_dsns: dict[str, PostgresDsn] = Field(

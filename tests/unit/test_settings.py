@@ -106,6 +106,17 @@ def test_a_json_list_of_patterns_with_a_mistake_is_refused() -> None:
         Settings.model_validate({"redact": '["secret-[a-z]+", ]'})
 
 
+@pytest.mark.parametrize("key", ["acks", "request.required.acks", "group.id", "isolation.level", "enable.idempotence"])
+def test_a_property_of_kafka_that_is_ours_is_refused_and_its_value_not_quoted(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETROFILL_KAFKA_CONFIG", json.dumps({"linger.ms": "5", key: SECRET}))
+    with pytest.raises(WrongSetting, match=f"RETROFILL_KAFKA_CONFIG is wrong: .*{key}") as refused:
+        read_settings()
+    assert SECRET not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("address", ["host:15002", "sc://host:15002/?token=hunter2", "sc://host:15002/;hunter2"])
 def test_what_is_no_connect_address_is_refused_and_not_quoted(address: str) -> None:
     """Spark's own error would quote the address, in the middle of a run."""

@@ -19,8 +19,8 @@ POLL_SECONDS = 0.1
 _librdkafka = logging.getLogger("librdkafka")
 
 
-def common_config(settings: Settings, client_id: str) -> dict[str, Any]:
-    """The configuration of every client; ``RETROFILL_KAFKA_CONFIG`` takes precedence."""
+def client_config(settings: Settings, client_id: str, **more: Any) -> dict[str, Any]:
+    """What every client has, with ``more`` of one; ``RETROFILL_KAFKA_CONFIG`` takes precedence over all."""
     return {
         "bootstrap.servers": settings.bootstrap_servers(),
         "client.id": client_id,
@@ -29,6 +29,7 @@ def common_config(settings: Settings, client_id: str) -> dict[str, Any]:
         "allow.auto.create.topics": False,
         "reconnect.backoff.max.ms": 2000,
         **security(settings),
+        **more,
         **{name: value.get_secret_value() for name, value in settings.kafka_config.items()},
     }
 
@@ -59,40 +60,34 @@ def _secret(value: SecretStr | None) -> str | None:
 
 def producer(settings: Settings, client_id: str, **more: Any) -> Producer:
     """An idempotent producer with ``acks=all``; partitions keys like the Java client."""
-    made = Producer(
-        {
-            **common_config(settings, client_id),
-            "partitioner": "murmur2_random",
-            "enable.idempotence": True,
-            "acks": "all",
-            "linger.ms": 0,
-            "retry.backoff.ms": 10,
-            "message.max.bytes": 2_000_000,
-            "compression.type": "lz4",
-            **more,
-        }
-    )
+    ours = {
+        "partitioner": "murmur2_random",
+        "enable.idempotence": True,
+        "acks": "all",
+        "linger.ms": 0,
+        "retry.backoff.ms": 10,
+        "message.max.bytes": 2_000_000,
+        "compression.type": "lz4",
+    }
+    made = Producer(client_config(settings, client_id, **{**ours, **more}))
     made.poll(CONNECT_SECONDS)
     return made
 
 
 def reader(settings: Settings, client_id: str, **more: Any) -> Consumer:
     """A ``read_committed`` consumer outside any group; the caller assigns its partitions."""
-    return Consumer(
-        {
-            **common_config(settings, client_id),
-            "group.id": f"{settings.topic_prefix}{client_id}",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            **more,
-        }
-    )
+    ours = {
+        "group.id": f"{settings.topic_prefix}{client_id}",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+    }
+    return Consumer(client_config(settings, client_id, **{**ours, **more}))
 
 
 def admin(settings: Settings, client_id: str) -> AdminClient:
-    return AdminClient(common_config(settings, client_id))
+    return AdminClient(client_config(settings, client_id))
 
 
 def is_fatal(error: KafkaError) -> bool:

@@ -9,7 +9,7 @@ import structlog
 from confluent_kafka import Consumer, TopicPartition
 
 from retrofill.bus.calls import CALL_SECONDS, Calls
-from retrofill.bus.clients import common_config, is_fatal
+from retrofill.bus.clients import client_config, is_fatal
 from retrofill.bus.member import Member
 from retrofill.bus.poller import raise_refusals
 from retrofill.bus.relay.cursor import CURSOR_PARTITION
@@ -32,14 +32,17 @@ class Membership(threading.Thread):
         self._calls = Calls()
         self.assigned = threading.Event()
         self._member = Member(
-            {
-                **common_config(settings, f"{instance}-relay"),
-                "group.id": service.relay_id(settings.topic_prefix),
-                "group.protocol": "consumer",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "latest",
-            },
+            client_config(
+                settings,
+                f"{instance}-relay",
+                **{
+                    "group.id": service.relay_id(settings.topic_prefix),
+                    "group.protocol": "consumer",
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "auto.offset.reset": "latest",
+                },
+            ),
             [self._topic],
             self._on_assign,
             self._on_revoke,

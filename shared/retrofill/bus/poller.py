@@ -13,7 +13,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from retrofill.bus.calls import CALL_SECONDS, Calls
-from retrofill.bus.clients import POLL_SECONDS, common_config, is_fatal
+from retrofill.bus.clients import POLL_SECONDS, client_config, is_fatal
 from retrofill.bus.envelope import BAD_NAME, Record, read_headers
 from retrofill.bus.inbox import Assigned, End, Inbox, Item, NotPositioned, OutOfRange, Positioned, Records, Revoked
 from retrofill.bus.member import Member
@@ -62,25 +62,28 @@ class Poller(threading.Thread):
         self._lock = threading.Lock()
         self._limit = settings.batch_messages * 4
         self._member = Member(
-            {
-                **common_config(settings, instance),
-                "group.id": service.group(self._prefix),
-                "group.protocol": "consumer",
-                "group.remote.assignor": "range",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                # Offsets are in Postgres; one that is out of range stops the shard.
-                "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 500,
-                # Bounds what the client prefetches, in addition to what it handed over.
-                "queued.max.messages.kbytes": CLIENT_BYTES // 1000,
-                "fetch.max.bytes": CLIENT_BYTES,
-                "fetch.error.backoff.ms": 50,
-                # Other timeouts are set on the broker for the consumer protocol, but not this one.
-                "max.poll.interval.ms": 300_000,
-            },
+            client_config(
+                settings,
+                instance,
+                **{
+                    "group.id": service.group(self._prefix),
+                    "group.protocol": "consumer",
+                    "group.remote.assignor": "range",
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "enable.partition.eof": True,
+                    "isolation.level": "read_committed",
+                    # Offsets are in Postgres; one that is out of range stops the shard.
+                    "auto.offset.reset": "error",
+                    "fetch.wait.max.ms": 500,
+                    # Bounds what the client prefetches, in addition to what it handed over.
+                    "queued.max.messages.kbytes": CLIENT_BYTES // 1000,
+                    "fetch.max.bytes": CLIENT_BYTES,
+                    "fetch.error.backoff.ms": 50,
+                    # Other timeouts are set on the broker for the consumer protocol, but not this one.
+                    "max.poll.interval.ms": 300_000,
+                },
+            ),
             [self._prefix + topic for topic in service.reads],
             self._on_assign,
             self._on_revoke,

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from retrofill.bus.clients import common_config
+from retrofill.bus.clients import client_config
 from retrofill.settings import Settings
 
 CONNECT_SECONDS = 3.0
@@ -71,7 +71,7 @@ def _connection_errors(settings: Settings) -> dict[int, str] | None:
     """Errors of a new connection, by code; ``None`` if Kafka answers."""
     errors: dict[int, str] = {}
     more: dict[str, Any] = {"error_cb": lambda error: errors.setdefault(error.code(), error.str()), "logger": _silent}
-    client = AdminClient({**common_config(settings, "retrofill-diagnosis"), **more})
+    client = AdminClient(client_config(settings, "retrofill-diagnosis", **more))
     try:
         client.list_topics(timeout=CONNECT_SECONDS)
         return None
