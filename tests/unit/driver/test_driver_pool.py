@@ -87,6 +87,7 @@ def test_both_executors_share_the_seats() -> None:
     pool, submit = Other(Condition(3, note="why")), Other(Condition(1, submits=False, note="other"))
     dispatch._executors = {"pool": pool, "spark-submit": submit}  # type: ignore[dict-item]
     dispatch._clearing = SimpleNamespace(note=None)  # type: ignore[assignment]
+    dispatch._preparing = Other(Condition(0))  # type: ignore[assignment]
     assert dispatch.condition() == Condition(4, submits=False, note="why")
 
 
