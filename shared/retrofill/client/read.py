@@ -13,6 +13,7 @@ from retrofill.domain.callback import CallbackState
 from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.task_run import TaskState
 from retrofill.store.failures import has_failed
+from retrofill.store.run_cancels import ASKED
 from retrofill.store.tables import (
     attempt,
     backfill,
@@ -124,10 +125,9 @@ def skipped(conn: Connection, id: str) -> dict[str, int]:
 
 def runs(conn: Connection, id: str, states: Sequence[str], limit: int) -> Rows:
     """Runs in logical-date order; ``cancel_requested_at``: when a user asked to cancel this one."""
-    asked = (run_cancel.c.backfill_id == run.c.backfill_id) & (run_cancel.c.run_id == run.c.id)
     found = (
         select(run, run_cancel.c.requested_at.label("cancel_requested_at"))
-        .select_from(run.outerjoin(run_cancel, asked))
+        .select_from(run.outerjoin(run_cancel, ASKED))
         .where(run.c.backfill_id == id)
         .order_by(run.c.interval_start, run.c.id)
         .limit(limit)

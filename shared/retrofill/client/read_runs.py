@@ -10,7 +10,8 @@ from sqlalchemy import Connection, RowMapping, exists, func, select
 
 from retrofill.domain.run import RunState
 from retrofill.store.progress import counts
-from retrofill.store.tables import attempt, backfill, backfill_interval, host, run, run_cancel, task_run
+from retrofill.store.run_cancels import ASKED
+from retrofill.store.tables import attempt, backfill, backfill_interval, host, run, task_run
 
 Rows = Sequence[RowMapping]
 # Of an interval, which names its first run: a retry may have replaced that.
@@ -69,8 +70,7 @@ def present_runs(
     else:
         found = found.where(run.c.id == func.any(list(chosen)))
     if to_cancel:
-        asked = (run_cancel.c.backfill_id == run.c.backfill_id) & (run_cancel.c.run_id == run.c.id)
-        found = found.where(~exists().where(asked))
+        found = found.where(~exists().where(ASKED))
     return conn.execute(found.order_by(run.c.interval_start).limit(limit)).mappings().all()
 
 

@@ -32,7 +32,8 @@ from retrofill.store.tables import Moment, attempt, backfill, run, run_cancel
 
 # Runs that a cancel still concerns. An accepted one is published.
 _OPEN = (RunState.STARTING, RunState.RUNNING)
-_ASKED = (run_cancel.c.backfill_id == run.c.backfill_id) & (run_cancel.c.run_id == run.c.id)
+# Joins a run with the request to cancel it.
+ASKED = (run_cancel.c.backfill_id == run.c.backfill_id) & (run_cancel.c.run_id == run.c.id)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Found:
     asked: bool
 
 
-_COLUMNS = (run.c.id, run.c.interval_start, run.c.state, exists().where(_ASKED).label("asked"))
+_COLUMNS = (run.c.id, run.c.interval_start, run.c.state, exists().where(ASKED).label("asked"))
 _MINE = run.c.backfill_id == bindparam("backfill")
 _STARTS = Arrays("starts", number="no", first=Moment, last=Moment)
 _WITHIN = and_(
@@ -105,12 +106,12 @@ def insert_all(conn: Connection, backfill_id: str, run_ids: Collection[int], ce_
 
 _QUEUED = (
     select(run)
-    .join(run_cancel, _ASKED)
+    .join(run_cancel, ASKED)
     .where(one_of(run_cancel.c.backfill_id, "backfills"), in_state(run, RunState.QUEUED))
     .order_by(run.c.backfill_id, run.c.position)
     .limit(bindparam("most", type_=Integer))
 )
-_TO_END = select(run.c.id).join(run_cancel, _ASKED).where(run.c.attempt_id == attempt.c.id, in_state(run, *_OPEN))
+_TO_END = select(run.c.id).join(run_cancel, ASKED).where(run.c.attempt_id == attempt.c.id, in_state(run, *_OPEN))
 _RELEASE = (
     update(attempt)
     .where(
