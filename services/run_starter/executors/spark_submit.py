@@ -192,6 +192,8 @@ class SparkSubmit:
             log.error("driver_said_nonsense", attempt=submitted.answers.launch.attempt_id, error=str(e))
             processes.end(submitted.process)
         reason = processes.exit_reason(submitted.process, submitted.why_lost)
+        if submitted.connection is None and not submitted.ending and self._logs is not None:
+            reason += f" before it connected: 'retrofill runs logs {submitted.answers.launch.attempt_id}' says why"
         submitted.server.close()
         submission.remove(submitted.folder)
         return reported, reason

@@ -15,9 +15,11 @@ import pytest
 from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import Recorder, launch
 
+from retrofill.attempt_logs.files import folder_of
 from retrofill.contract.runs import Report
 from retrofill.settings import Settings
 from run_starter.executors import LaunchRequest, OnDelivery, spark_submit
+from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.spark_submit import SparkSubmit
 
 # A driver that reports the end of its attempt, says it is done (``done``) and hangs or exits (``exits``).
@@ -174,3 +176,21 @@ def test_a_host_speaks_for_a_lost_driver_in_the_cluster_until_its_application_ha
     answers.set()
     assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
     assert world.executor.waiting() == []
+
+
+def test_a_driver_that_never_connects_names_the_log_that_says_why(tmp_path: Path, world: World) -> None:
+    settings = Settings(home=tmp_path)
+    logs = AttemptLogs(settings)
+    world.executor = SparkSubmit(settings, world.host, logs)
+    world.program = "import sys; sys.exit('Invalid maximum heap size: -Xmx900000g')"
+    try:
+        world.executor.launch(launch(7))
+        reason = "the driver process exited with status 1 before it connected: 'retrofill runs logs 7' says why"
+        assert world.host.ended() == (7, False, reason)
+        assert world.executor.condition().note == reason
+    finally:
+        logs.close()
+    (log,) = folder_of(settings).rglob("7*")
+    assert "Invalid maximum heap size" in "".join(
+        each.read_text() for each in ([log] if log.is_file() else log.iterdir())
+    )
