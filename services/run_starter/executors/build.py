@@ -14,9 +14,10 @@ from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest
 from run_starter.executors.check_spark import check
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers, drivers_of
-from run_starter.executors.interpreters import Interpreters, Preparing
+from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.logs import AttemptLogs
+from run_starter.executors.preparing import Preparing
 from run_starter.executors.spark_submit import SparkSubmit
 
 
@@ -31,7 +32,7 @@ class Dispatch:
             "pool": LocalPool(drivers.settings, host, logs=logs, drivers=drivers, interpreters=interpreters),
             "spark-submit": SparkSubmit(drivers.settings, host, logs, drivers, interpreters),
         }
-        self._preparing = Preparing(interpreters, host, self._hand_over)
+        self._preparing = Preparing(drivers.settings, interpreters, host, self._hand_over)
         self._clearing = Clearing(drivers, host, self._give)
 
     def condition(self) -> Condition:

@@ -1,20 +1,14 @@
-"""Which Python interpreter an attempt's driver runs, and the launches whose interpreter is not there yet."""
+"""Which Python interpreter an attempt's driver runs."""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.environment import VARIABLE
-from retrofill.errors import first_line
 from retrofill.user_code.environments import Environments, Packed, Unpacked
-from retrofill.user_code.store import CannotUnpackHere, CodeUnavailable
-from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
+from run_starter.executors import LaunchRequest, processes
 from run_starter.executors.command import Drivers
 from run_starter.executors.package import package
 
@@ -54,91 +48,3 @@ class Interpreters:
             return Interpreter(self._drivers.python)
         unpacked = self._environments.unpack(packed)
         return Interpreter(unpacked.python, {VARIABLE: str(unpacked.file)}, unpacked)
-
-
-class Preparing:
-    """Implements ``Executor`` for launches whose environment is being unpacked; ``then`` gets them afterwards."""
-
-    def __init__(self, interpreters: Interpreters, host: Host, then: Callable[[LaunchRequest], None]) -> None:
-        self._interpreters = interpreters
-        self._host = host
-        self._then = then
-        self._lock = threading.RLock()
-        # In order. Environments that are here have a thread.
-        self._launches: dict[Packed, dict[Key, LaunchRequest]] = defaultdict(dict)
-        # In a row, of this machine's own fault, and why the last one failed.
-        self._failures = 0
-        self._not_before = 0.0
-        self._note: str | None = None
-
-    def condition(self) -> Condition:
-        """``submits``: whether launches are welcome. They are not for a while after this machine could not unpack."""
-        return Condition(0, submits=time.monotonic() >= self._not_before, note=self._note)
-
-    def waiting(self) -> list[LaunchRequest]:
-        with self._lock:
-            return [launch for launches in self._launches.values() for launch in launches.values()]
-
-    def hosted(self) -> set[Key]:
-        return {launch.key for launch in self.waiting()}
-
-    def launch(self, launch: LaunchRequest) -> None:
-        """Pass the launch on once its environment is unpacked, which is now if it already is."""
-        packed = self._interpreters.packed_of(launch)
-        # Any driver publishes.
-        if packed is None or launch.mode == AttemptMode.PUBLISH or self._interpreters.ready(packed):
-            self._then(launch)
-            return
-        with self._lock:
-            is_first = packed not in self._launches
-            self._launches[packed][launch.key] = launch
-        if is_first:
-            self._begin(packed)
-
-    def _begin(self, packed: Packed) -> None:
-        try:
-            threading.Thread(target=self._prepare, args=(packed,), name="environment", daemon=True).start()
-        except RuntimeError as e:
-            self._release(packed, f"the environment {packed.sha256} cannot be unpacked: {e}")
-
-    def end(self, key: Key) -> None:
-        with self._lock:
-            found = [launches.pop(key) for launches in self._launches.values() if key in launches]
-        for launch in found:
-            self._host.driver_ended(launch, reported=False, reason="ended before its environment was unpacked")
-
-    def close(self) -> None:
-        for launch in self.waiting():
-            self.end(launch.key)
-
-    def _prepare(self, packed: Packed) -> None:
-        error = None
-        try:
-            self._interpreters.get(packed)
-        except CannotUnpackHere as e:
-            self._release(packed, str(e))
-            return
-        except CodeUnavailable as e:
-            error = str(e)
-        except Exception as e:  # noqa: BLE001 - without an answer, the launches would wait forever
-            error = f"the environment {packed.sha256} cannot be unpacked: {type(e).__name__}: {first_line(e)}"
-        # Under the lock, so that each launch is always hosted here or there.
-        with self._lock:
-            launches = self._launches.pop(packed).values()
-            if error is None:
-                self._failures, self._note = 0, None
-                for launch in launches:
-                    self._then(launch)
-        if error is not None:
-            for launch in launches:
-                self._host.refused(launch, error, kind=CodeUnavailable.__name__)
-
-    def _release(self, packed: Packed, reason: str) -> None:
-        """Leave launches to other hosts, and to this one after a pause, which is longer each time."""
-        with self._lock:
-            launches = self._launches.pop(packed).values()
-            self._failures += 1
-            self._not_before = time.monotonic() + processes.pause(self._failures)
-            self._note = reason
-        for launch in launches:
-            self._host.driver_ended(launch, reported=False, reason=reason)

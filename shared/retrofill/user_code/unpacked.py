@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from retrofill.durable import sync, sync_trees
 from retrofill.settings import Settings
 from retrofill.user_code.open_store import open_store
-from retrofill.user_code.store import CodeStore, CodeUnavailable
+from retrofill.user_code.store import CannotUnpackHere, CodeStore, CodeUnavailable
 
 # Drafts of killed drivers are removed after this time, when no driver can still be writing to them.
 LEFT_BEHIND_SECONDS = 3600.0
@@ -31,7 +31,7 @@ _EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
 def unpacked(settings: Settings, sha256: str) -> Path:
     """The directory with the code of this hash, fetched from the store if needed.
 
-    Raises ``CodeUnavailable``.
+    Raises ``CodeUnavailable``: ``CannotUnpackHere`` if only this machine is to blame.
     """
     cache = cache_of(settings)
     target = cache / sha256
@@ -43,10 +43,15 @@ def unpacked(settings: Settings, sha256: str) -> Path:
         with one_at_a_time(cache / f".{sha256}.lock"):
             if not target.is_dir():
                 _unpack(store.get(sha256), cache, target)
-    except (OSError, zipfile.BadZipFile, NotImplementedError) as e:
-        raise CodeUnavailable(
+    except OSError as e:
+        raise CannotUnpackHere(
             f"the archive {sha256}.zip cannot be unpacked into {cache}: {e}: check free space and write permission, or set "
-            "RETROFILL_CODE_CACHE, then run the failed runs again"
+            "RETROFILL_CODE_CACHE"
+        ) from e
+    except (zipfile.BadZipFile, NotImplementedError) as e:
+        raise CodeUnavailable(
+            f"the archive {sha256}.zip cannot be unpacked into {cache}: {e}: apply the pipeline again, then run the failed "
+            "runs again"
         ) from e
     return target
 

@@ -7,6 +7,7 @@ import os
 import queue
 import shutil
 import sys
+import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,13 +22,17 @@ from tests.unit.driver.pooled import Recorder, World, launch, pids, world
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.environment import PackedEnvironment
 from retrofill.settings import Settings
+from retrofill.user_code.archive import build
 from retrofill.user_code.environments import Packed
-from run_starter.executors import Condition, LaunchRequest, choosing, interpreters
+from retrofill.user_code.open_store import open_store
+from run_starter.executors import Condition, LaunchRequest, choosing
+from run_starter.executors import preparing as module
 from run_starter.executors.build import Dispatch
 from run_starter.executors.choosing import Wanted
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers, drivers_of
-from run_starter.executors.interpreters import Interpreters, Preparing
+from run_starter.executors.interpreters import Interpreters
+from run_starter.executors.preparing import Preparing
 
 __all__ = ["world"]
 A, B = Packed("a" * 64, "3.11"), Packed("b" * 64, "3.11")
@@ -130,7 +135,7 @@ def preparing(folder: Path, store: Path) -> tuple[Preparing, Host, queue.SimpleQ
     passed: queue.SimpleQueue[LaunchRequest] = queue.SimpleQueue()
     host = Host()
     drivers = Drivers(Settings(home=folder, code_store=store))
-    return Preparing(Interpreters(drivers), host, passed.put), host, passed
+    return Preparing(drivers.settings, Interpreters(drivers), host, passed.put), host, passed
 
 
 def test_launches_wait_until_their_environment_is_unpacked(
@@ -161,14 +166,14 @@ def test_runs_fail_whose_environment_cannot_be_had(tmp_path: Path, store: tuple[
     assert made.hosted() == set()
 
 
-def dispatch(folder: Path, store: Path) -> tuple[Dispatch, Host]:
+def dispatch(folder: Path, store: Path, **more: Any) -> tuple[Dispatch, Host]:
     """With a warm pool that has room for two."""
-    host, drivers = Host(), Drivers(Settings(home=folder, code_store=store, code_cache=folder / "cache"))
+    host, drivers = Host(), Drivers(Settings(home=folder, code_store=store, code_cache=folder / "cache", **more))
     made = object.__new__(Dispatch)
     pool = SimpleNamespace(condition=lambda: Condition(2), hosted=set, launch=host.launched.put)
     made._drivers, made._host = drivers, host
     made._executors = {"pool": pool, "spark-submit": pool}  # type: ignore[dict-item]
-    made._preparing = Preparing(Interpreters(drivers), host, made._hand_over)
+    made._preparing = Preparing(drivers.settings, Interpreters(drivers), host, made._hand_over)
     made._clearing = Clearing(drivers, host, made._give)
     return made, host
 
@@ -177,7 +182,7 @@ def test_a_host_that_cannot_unpack_leaves_runs_to_others_and_gets_nothing_for_a_
     tmp_path: Path, store: tuple[Path, list[PackedEnvironment]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(interpreters, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     (tmp_path / "cache").write_text("a file where a folder should be")
     made, host = dispatch(tmp_path, store[0])
     for seconds in (1.0, 2.0):
@@ -202,7 +207,7 @@ def test_runs_are_published_without_their_environment(
     made, host = dispatch(tmp_path, store[0])
     missing = Packed("0" * 64)
     drivers = replace(made._drivers, packed=missing)
-    made._preparing = Preparing(Interpreters(drivers), host, made._hand_over)
+    made._preparing = Preparing(drivers.settings, Interpreters(drivers), host, made._hand_over)
     made.launch(replace(launch(1), mode=AttemptMode.PUBLISH))
     assert host.launched.get(timeout=60).key == 1
 
@@ -221,10 +226,66 @@ def test_a_full_disk_is_no_fault_of_the_environment(
     assert host.told.empty()
 
 
+def of_code(given: LaunchRequest, sha256: str, executor: str = "pool") -> LaunchRequest:
+    code = given.pipeline.code.model_copy(update={"sha256": sha256, "root": "/"})
+    return replace(given, pipeline=given.pipeline.model_copy(update={"code": code, "executor": executor}))
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> str:
+    """The hash of an archive in a code store."""
+    (tmp_path / "flow.py").write_text("ONE = 1\n")
+    archive = build({"flow.py": tmp_path / "flow.py"}, 1000)
+    made = open_store(Settings(code_store=tmp_path / "store"))
+    assert made is not None
+    made.put(archive)
+    return archive.sha256
+
+
+@pytest.mark.parametrize("executor", ["pool", "spark-submit"])
+def test_a_full_disk_fails_no_run_of_shipped_code(
+    tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    made, host = dispatch(tmp_path, tmp_path / "store")
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile.ZipFile, "extract", full)
+        made.launch(of_code(launch(1), code, executor))
+        attempt, reported, reason = host.ended()
+    assert (attempt, reported, host.begun[1]) == (1, False, None)
+    assert f"{code}.zip cannot be unpacked into" in reason and os.strerror(errno.ENOSPC) in reason
+    assert (made.condition().submits, made.condition().note) == (False, reason)
+    assert host.told.empty() and host.launched.empty()
+    made.launch(of_code(launch(2), code, executor))
+    assert host.launched.get(timeout=60).key == 2
+    assert (tmp_path / "cache" / code / "flow.py").is_file()
+
+
+def test_runs_fail_whose_code_is_gone(tmp_path: Path, code: str) -> None:
+    made, host = dispatch(tmp_path, tmp_path / "store")
+    made.launch(of_code(launch(1), "0" * 64))
+    attempt, kind, reason = host.told.get(timeout=60)
+    assert (attempt, kind) == (1, "CodeUnavailable")
+    assert reason.startswith(f"{tmp_path}/store/{'0' * 64}.zip cannot be read: ")
+
+
+def test_code_is_not_unpacked_here_for_a_driver_in_the_cluster(tmp_path: Path, code: str) -> None:
+    made, host = dispatch(tmp_path, tmp_path / "store", spark_submit_deploy_mode="cluster")
+    made.launch(of_code(launch(1), code, "spark-submit"))
+    assert host.launched.get(timeout=60).key == 1
+    assert not (tmp_path / "cache").exists()
+    # Warm drivers are here.
+    made.launch(of_code(launch(2), code))
+    assert host.launched.get(timeout=60).key == 2
+    assert (tmp_path / "cache" / code).is_dir()
+
+
 def test_no_launch_waits_for_a_thread_that_cannot_be_started(
     tmp_path: Path, store: tuple[Path, list[PackedEnvironment]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_once(monkeypatch, "environment")
+    fail_once(monkeypatch, "prepare")
     made, host, passed = preparing(tmp_path, store[0])
     made.launch(in_environment(launch(1), store[1][0]))
     assert host.ended() == (1, False, f"the environment {store[1][0].sha256} cannot be unpacked: {LIMIT}")
@@ -250,7 +311,7 @@ def test_one_that_waits_can_be_ended(tmp_path: Path, store: tuple[Path, list[Pac
     for n in (1, 2):
         made.launch(in_environment(launch(n), store[1][1]))
     made.end(1)
-    assert host.ended() == (1, False, "ended before its environment was unpacked")
+    assert host.ended() == (1, False, "ended before its code was unpacked")
     assert passed.get(timeout=60).key == 2
     assert passed.empty()
 

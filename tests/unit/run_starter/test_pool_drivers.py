@@ -21,8 +21,9 @@ from retrofill.spark_home import SparkHome
 from run_starter.executors import submission
 from run_starter.executors.build import Dispatch, Pools
 from run_starter.executors.command import drivers_of, masks, told, versions
-from run_starter.executors.interpreters import Interpreters, Preparing
+from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.local_pool import LocalPool
+from run_starter.executors.preparing import Preparing
 
 SECRET = 'hunter2 "quoted"'
 
@@ -160,7 +161,9 @@ def test_a_pools_settings_of_sessions_are_below_the_pipelines_own() -> None:
     dispatch, executor, host = object.__new__(Dispatch), Executor(), Recorder()
     dispatch._drivers = drivers_of(settings({"gpu": {"session_conf": conf}}), "gpu")
     dispatch._executors = {"pool": executor}  # type: ignore[dict-item]
-    dispatch._preparing = Preparing(Interpreters(dispatch._drivers), host, dispatch._hand_over)
+    dispatch._preparing = Preparing(
+        dispatch._drivers.settings, Interpreters(dispatch._drivers), host, dispatch._hand_over
+    )
     dispatch._host = host
     # What only the pool sets need not be allowed for pipelines.
     dispatch.launch(of_pool("gpu", **{"spark.sql.shuffle.partitions": "3"}))
@@ -180,7 +183,9 @@ def test_only_what_executes_the_users_code_again_waits_for_earlier_applications(
     dispatch._executors = {"pool": executor, "spark-submit": executor}  # type: ignore[dict-item]
     dispatch._clearing = waits  # type: ignore[assignment]
     dispatch._host = Recorder()
-    dispatch._preparing = Preparing(Interpreters(dispatch._drivers), dispatch._host, dispatch._hand_over)
+    dispatch._preparing = Preparing(
+        dispatch._drivers.settings, Interpreters(dispatch._drivers), dispatch._host, dispatch._hand_over
+    )
     given = of_pool("gpu")
     definition = given.pipeline.model_copy(update={"executor": "spark-submit"})
     dispatch.launch(replace(given, pipeline=definition, mode=mode, earlier=earlier))

@@ -22,7 +22,7 @@ from retrofill.user_code import unpacked as module
 from retrofill.user_code.archive import Archive, build
 from retrofill.user_code.folder_store import FolderStore
 from retrofill.user_code.open_store import open_store
-from retrofill.user_code.store import CodeStoreFails, CodeUnavailable
+from retrofill.user_code.store import CannotUnpackHere, CodeStoreFails, CodeUnavailable
 from retrofill.user_code.unpacked import LEFT_BEHIND_SECONDS, unpacked
 
 
@@ -170,7 +170,7 @@ def test_a_driver_that_hangs_with_the_lock_holds_up_nobody_for_long(
 def test_what_is_no_archive_is_told(settings: Settings, store: FolderStore) -> None:
     text = Archive(b"no zip", 0, 0)
     store.put(text)
-    with pytest.raises(CodeUnavailable, match=r"cannot be unpacked into .*: File is not a zip file: check "):
+    with pytest.raises(CodeUnavailable, match=r"cannot be unpacked into .*: File is not a zip file: apply "):
         unpacked(settings, text.sha256)
     assert list((settings.home / "code-cache").iterdir()) == []
 
@@ -181,7 +181,7 @@ def test_a_cache_that_cannot_be_written(
     store.put(archive)
     (tmp_path / "file").write_text("")
     beside = settings.model_copy(update={"code_cache": tmp_path / "file" / "cache"})
-    with pytest.raises(CodeUnavailable, match=r"cannot be unpacked into .*Not a directory.*RETROFILL_CODE_CACHE"):
+    with pytest.raises(CannotUnpackHere, match=r"cannot be unpacked into .*Not a directory.*RETROFILL_CODE_CACHE"):
         unpacked(beside, archive.sha256)
 
 

@@ -1,0 +1,137 @@
+"""The launches whose environment or code this machine has not unpacked yet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from retrofill.domain.attempt import AttemptMode
+from retrofill.errors import first_line
+from retrofill.settings import Settings
+from retrofill.user_code.environments import Packed
+from retrofill.user_code.store import CannotUnpackHere, CodeUnavailable
+from retrofill.user_code.unpacked import cache_of, unpacked
+from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
+from run_starter.executors.interpreters import Interpreters
+
+
+@dataclass(frozen=True)
+class Needed:
+    """What a launch needs on this machine: a packed environment, and shipped code by its hash."""
+
+    packed: Packed | None
+    code: str | None
+
+    def __str__(self) -> str:
+        parts = (("environment", self.packed and self.packed.sha256), ("code", self.code))
+        return " and ".join(f"the {what} {sha256}" for what, sha256 in parts if sha256 is not None)
+
+
+class Preparing:
+    """Implements ``Executor`` for launches whose environment or code is being unpacked; ``then`` gets them afterwards.
+
+    A driver would ask for the code itself, but only once its run has begun, which would then fail
+    though only this machine's disk is full.
+    """
+
+    def __init__(
+        self, settings: Settings, interpreters: Interpreters, host: Host, then: Callable[[LaunchRequest], None]
+    ) -> None:
+        self._settings = settings
+        self._interpreters = interpreters
+        self._host = host
+        self._then = then
+        self._lock = threading.RLock()
+        # In order. What is here has a thread.
+        self._launches: dict[Needed, dict[Key, LaunchRequest]] = defaultdict(dict)
+        # In a row, of this machine's own fault, and why the last one failed.
+        self._failures = 0
+        self._not_before = 0.0
+        self._note: str | None = None
+
+    def condition(self) -> Condition:
+        """``submits``: whether launches are welcome. They are not for a while after this machine could not unpack."""
+        return Condition(0, submits=time.monotonic() >= self._not_before, note=self._note)
+
+    def waiting(self) -> list[LaunchRequest]:
+        with self._lock:
+            return [launch for launches in self._launches.values() for launch in launches.values()]
+
+    def hosted(self) -> set[Key]:
+        return {launch.key for launch in self.waiting()}
+
+    def launch(self, launch: LaunchRequest) -> None:
+        """Pass the launch on once what it needs is unpacked, which is now if it already is."""
+        needed = self._needed(launch)
+        # Any driver publishes.
+        if launch.mode == AttemptMode.PUBLISH or self._ready(needed):
+            self._then(launch)
+            return
+        with self._lock:
+            is_first = needed not in self._launches
+            self._launches[needed][launch.key] = launch
+        if is_first:
+            self._begin(needed)
+
+    def _needed(self, launch: LaunchRequest) -> Needed:
+        # A driver on another machine is sent the archive.
+        remote = launch.pipeline.executor == "spark-submit" and submission.is_remote(self._settings, launch)
+        return Needed(self._interpreters.packed_of(launch), None if remote else launch.pipeline.code.sha256)
+
+    def _ready(self, needed: Needed) -> bool:
+        return self._interpreters.ready(needed.packed) and (
+            needed.code is None or (cache_of(self._settings) / needed.code).is_dir()
+        )
+
+    def _begin(self, needed: Needed) -> None:
+        try:
+            threading.Thread(target=self._prepare, args=(needed,), name="prepare", daemon=True).start()
+        except RuntimeError as e:
+            self._release(needed, f"{needed} cannot be unpacked: {e}")
+
+    def end(self, key: Key) -> None:
+        with self._lock:
+            found = [launches.pop(key) for launches in self._launches.values() if key in launches]
+        for launch in found:
+            self._host.driver_ended(launch, reported=False, reason="ended before its code was unpacked")
+
+    def close(self) -> None:
+        for launch in self.waiting():
+            self.end(launch.key)
+
+    def _prepare(self, needed: Needed) -> None:
+        error = None
+        try:
+            self._interpreters.get(needed.packed)
+            if needed.code is not None:
+                unpacked(self._settings, needed.code)
+        except CannotUnpackHere as e:
+            self._release(needed, str(e))
+            return
+        except CodeUnavailable as e:
+            error = str(e)
+        except Exception as e:  # noqa: BLE001 - without an answer, the launches would wait forever
+            error = f"{needed} cannot be unpacked: {type(e).__name__}: {first_line(e)}"
+        # Under the lock, so that each launch is always hosted here or there.
+        with self._lock:
+            launches = self._launches.pop(needed).values()
+            if error is None:
+                self._failures, self._note = 0, None
+                for launch in launches:
+                    self._then(launch)
+        if error is not None:
+            for launch in launches:
+                self._host.refused(launch, error, kind=CodeUnavailable.__name__)
+
+    def _release(self, needed: Needed, reason: str) -> None:
+        """Leave launches to other hosts, and to this one after a pause, which is longer each time."""
+        with self._lock:
+            launches = self._launches.pop(needed).values()
+            self._failures += 1
+            self._not_before = time.monotonic() + processes.pause(self._failures)
+            self._note = reason
+        for launch in launches:
+            self._host.driver_ended(launch, reported=False, reason=reason)
