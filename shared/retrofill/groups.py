@@ -41,7 +41,13 @@ def lines_until_exit(process: subprocess.Popen[str], pipe: IO[str], longest: int
     """
     exited, exits = os.pipe()
     watcher = threading.Thread(target=_watch, args=(process.pid, exits), name="watch-exit", daemon=True)
-    watcher.start()
+    try:
+        watcher.start()
+    except RuntimeError:
+        # No thread can be started.
+        os.close(exits)
+        os.close(exited)
+        raise
     try:
         yield from _lines(_decoded(_chunks(pipe.fileno(), exited)), longest)
     finally:

@@ -21,9 +21,10 @@ MIN_SECRET_BYTES = 24
 # Properties of Kafka's clients, and librdkafka's other names for them, that exactly-once processing, the place of a key
 # and the time limit of a call depend on.
 KAFKA_OWN = frozenset({
-    "enable.idempotence", "acks", "request.required.acks", "transactional.id", "partitioner",
+    "enable.idempotence", "acks", "request.required.acks", "partitioner",
+    "transactional.id", "transaction.timeout.ms",
     "message.timeout.ms", "delivery.timeout.ms",
-    "group.id", "group.protocol", "group.remote.assignor", "isolation.level", "auto.offset.reset",
+    "group.id", "group.instance.id", "group.protocol", "group.remote.assignor", "isolation.level", "auto.offset.reset",
     "enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store", "enable.partition.eof",
 })  # fmt: skip
 PAGERDUTY_KEY = re.compile(r"[A-Za-z0-9]{32}")

@@ -361,7 +361,7 @@ def read_settings() -> Settings:
         first = e.errors(include_url=False)[0]
         name = "_".join(str(step) for step in first["loc"][:1]).upper()
         what = f"the setting RETROFILL_{name}" if name else "a setting"
-        raise WrongSetting(f"{what} is wrong: {first['msg']}") from e
+        raise WrongSetting(f"{what} is wrong: {first['msg'].removeprefix('Value error, ')}") from e
     except SettingsError as e:
         raise WrongSetting(f"a setting is wrong (those with braces are JSON): {e}") from e
     except (ValueError, OSError) as e:

@@ -8,7 +8,9 @@ import sys
 import tracemalloc
 from typing import Any
 
+import psutil
 import pytest
+from tests.support.threads import LIMIT, fail_once
 
 from retrofill.groups import CHUNK, lines_until_exit
 
@@ -60,3 +62,14 @@ def test_a_line_of_any_length_comes_whole_to_who_needs_it() -> None:
     process = child("print('x' * 3_000_000)")
     assert [len(line) for line in lines_until_exit(process, process.stdout)] == [3_000_001]
     assert process.wait() == 0
+
+
+def test_at_the_limit_of_threads_no_file_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = fail_once(monkeypatch, "watch-exit")
+    with subprocess.Popen(["true"], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        before = psutil.Process().num_fds()
+        with pytest.raises(RuntimeError, match=LIMIT):
+            next(lines_until_exit(child, child.stdout))
+        assert failed.is_set()
+        assert psutil.Process().num_fds() == before

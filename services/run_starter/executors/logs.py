@@ -68,7 +68,7 @@ class AttemptLogs:
             began = time.monotonic()
             try:
                 self._run()
-            except OSError as e:
+            except Exception as e:  # noqa: BLE001 - without this thread, no attempt would have a log any more
                 log.error("log_writer_not_started", error=str(e))
             failures = 1 if time.monotonic() > began + STEADY_SECONDS else failures + 1
 
