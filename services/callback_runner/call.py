@@ -86,8 +86,11 @@ class Call:
         if self._stopping.is_set():
             return stopped
         if time.monotonic() >= self._alive_until:
-            # This process was suspended past its lease: another runner may be making this call.
-            return Raised("the lease ended before the call began", at_once=True)
+            # This process was suspended past its lease, or the claim's commit took as long: another runner may be making
+            # this call, unless the claim is still ours.
+            lost = self._renew(time.monotonic())
+            if lost is not None:
+                return lost
         begun = self._kinds.begin(self.claim, lambda: self._alive_until)
         if not isinstance(begun, tuple):
             return begun
@@ -113,7 +116,8 @@ class Call:
     def _watch(self, trying: Try, limit: float) -> Raised | Superseded | None:
         """Renew the lease until the try ends. Returns why it must be cut off, or ``None``."""
         end = time.monotonic() + limit
-        renew_at = time.monotonic() + RENEW_SECONDS
+        # Not from now: the claim's commit may have taken most of the lease.
+        renew_at = self._alive_until - LEASE_SECONDS + RENEW_SECONDS
         while not trying.wait(min(end, renew_at) - time.monotonic()):
             now = time.monotonic()
             if self._stopping.is_set():
@@ -122,22 +126,23 @@ class Call:
                 return _too_long(limit)
             if now >= renew_at:
                 renew_at = now + RENEW_SECONDS
-                lost = self._renew(trying, now)
+                lost = self._renew(now)
                 if lost is not None:
                     return lost
+                trying.lease_renewed(self._alive_until)
         return None
 
-    def _renew(self, trying: Try, now: float) -> Raised | Superseded | None:
+    def _renew(self, now: float) -> Raised | Superseded | None:
+        """Renew the lease, unless the database is away. Returns why the call must be cut off, or ``None``."""
         try:
             if not callbacks.renew(self._engine, self.claim.deadline_id, self.claim.token, LEASE_SECONDS):
                 return Superseded()
         except SQLAlchemyError as e:
             log.warning("lease_not_renewed", deadline=self.claim.deadline_id, error=first_line(e))
             if time.monotonic() >= self._alive_until:
-                return Raised("the lease ended during the call: the database did not answer", at_once=True)
+                return Raised("the lease ended: the database did not answer", at_once=True)
             return None
         self._alive_until = now + LEASE_SECONDS
-        trying.lease_renewed(self._alive_until)
         return None
 
     # recording

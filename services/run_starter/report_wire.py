@@ -16,6 +16,7 @@ from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.contract.partitioning import partition_of
 from retrofill.contract.runs import Report
 from retrofill.contract.topics import Topic
+from retrofill.errors import first_line
 from retrofill.tracing import HEADER
 
 log = structlog.get_logger(__name__)
@@ -89,7 +90,11 @@ class ReportWire:
         # Before the first report, which then does not wait for it.
         self._connect()
         while not self._closed.is_set():
-            self._poll(self._producer, POLL_SECONDS)
+            try:
+                self._poll(self._producer, POLL_SECONDS)
+            except Exception as e:  # noqa: BLE001 - without this thread, reports would be acknowledged late or not at all
+                log.error("reports_not_acknowledged", error=first_line(e))
+                self._closed.wait(POLL_SECONDS)
 
     def _poll(self, client: Producer, seconds: float) -> None:
         """Serve delivery reports. The binding raises a fatal error here; those that wait are then still to be served."""

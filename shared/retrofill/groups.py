@@ -40,16 +40,20 @@ def lines_until_exit(process: subprocess.Popen[str], pipe: IO[str], longest: int
     Nothing else may read from the pipe.
     """
     exited, exits = os.pipe()
+    selector = None
     watcher = threading.Thread(target=_watch, args=(process.pid, exits), name="watch-exit", daemon=True)
     try:
+        selector = selectors.DefaultSelector()
         watcher.start()
-    except RuntimeError:
-        # No thread can be started.
+    except (OSError, RuntimeError):
+        # At a limit of files or threads.
+        if selector is not None:
+            selector.close()
         os.close(exits)
         os.close(exited)
         raise
     try:
-        yield from _lines(_decoded(_chunks(pipe.fileno(), exited)), longest)
+        yield from _lines(_decoded(_chunks(selector, pipe.fileno(), exited)), longest)
     finally:
         watcher.join()
         os.close(exited)
@@ -81,9 +85,9 @@ def _lines(texts: Iterator[str], longest: int | None) -> Iterator[str]:
         yield "".join(parts)
 
 
-def _chunks(pipe: int, exited: int) -> Iterator[bytes]:
+def _chunks(selector: selectors.BaseSelector, pipe: int, exited: int) -> Iterator[bytes]:
     os.set_blocking(pipe, False)
-    with selectors.DefaultSelector() as selector:
+    with selector:
         selector.register(pipe, selectors.EVENT_READ)
         selector.register(exited, selectors.EVENT_READ)
         while not any(key.fd == exited for key, _ in selector.select()):

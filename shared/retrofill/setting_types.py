@@ -23,11 +23,12 @@ MIN_SECRET_BYTES = 24
 KAFKA_OWN = frozenset({
     "enable.idempotence", "acks", "request.required.acks", "partitioner",
     "transactional.id", "transaction.timeout.ms",
-    "message.timeout.ms", "delivery.timeout.ms",
+    "message.timeout.ms", "delivery.timeout.ms", "message.max.bytes",
     "group.id", "group.instance.id", "group.protocol", "group.remote.assignor", "isolation.level", "auto.offset.reset",
     "enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store", "enable.partition.eof",
 })  # fmt: skip
 PAGERDUTY_KEY = re.compile(r"[A-Za-z0-9]{32}")
+_LIST_OF_TEXTS = re.compile(r'\s*\[\s*"')
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
 _HTTP = re.compile(r"https?://[^/\s@]+(/[^\s?#]*)?")
 # Without query and login, which may hold a secret: errors show the address.
@@ -76,11 +77,13 @@ def _json_texts(value: str) -> list[str] | None:
     try:
         parsed = json.loads(value)
     except ValueError:
+        parsed = None
+    if isinstance(parsed, list) and all(isinstance(each, str) for each in parsed):
+        return parsed
+    if _LIST_OF_TEXTS.match(value):
         # As a regular expression it would mask single characters, and not what it lists.
-        if value.lstrip().startswith('["'):
-            raise
-        return None
-    return parsed if isinstance(parsed, list) and all(isinstance(each, str) for each in parsed) else None
+        raise ValueError("a list of patterns is JSON of texts only, without a comma at its end")
+    return None
 
 
 def _check_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -174,7 +177,8 @@ def _is_dsn(dsn: str) -> bool:
         return False
     # What follows an @ or / of the password would be the host or database, and what precedes a / the port.
     ports, hosts = (str(parts.get(name) or "").split(",") for name in ("port", "host"))
-    return all(port.strip().isdecimal() or not port for port in ports) and not any("@" in host[1:] for host in hosts)
+    places = (*(host[1:] for host in hosts), str(parts.get("dbname") or ""))
+    return all(port.strip().isdecimal() or not port for port in ports) and not any("@" in place for place in places)
 
 
 def _as_text(value: object) -> object:

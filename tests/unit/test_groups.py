@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import selectors
 import subprocess
 import sys
 import tracemalloc
@@ -66,10 +68,24 @@ def test_a_line_of_any_length_comes_whole_to_who_needs_it() -> None:
 
 def test_at_the_limit_of_threads_no_file_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = fail_once(monkeypatch, "watch-exit")
-    with subprocess.Popen(["true"], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
+    started_nothing(RuntimeError, LIMIT)
+    assert failed.is_set()
+
+
+def test_at_the_limit_of_files_none_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limited() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(selectors, "DefaultSelector", limited)
+    started_nothing(OSError, "Too many open files")
+
+
+def started_nothing(error: type[Exception], why: str) -> None:
+    """It fails at once, though the child lives."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdin is not None
         before = psutil.Process().num_fds()
-        with pytest.raises(RuntimeError, match=LIMIT):
+        with pytest.raises(error, match=why):
             next(lines_until_exit(child, child.stdout))
-        assert failed.is_set()
         assert psutil.Process().num_fds() == before
+        child.stdin.close()

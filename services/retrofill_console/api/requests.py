@@ -151,13 +151,15 @@ def _for_each(
             before, found = found, _present(console, body, states, to_cancel=to_cancel)
             if found == before or not (found or accepted):
                 raise _after(accepted, e) from e
+        except UserError as e:
+            raise _after(accepted, e) from e
         else:
             accepted, found = accepted + len(some), found[MAX_NAMED:]
     return {"backfill_id": body.backfill_id, "runs": accepted}
 
 
-def _after(accepted: int, refused: Refused) -> UserError:
-    return UserError(f"{accepted:,} runs were accepted, and then: {refused}") if accepted else refused
+def _after(accepted: int, error: UserError) -> UserError:
+    return UserError(f"{accepted:,} runs were accepted, and then: {error}") if accepted else error
 
 
 def _present(console: Console, body: NamedRuns, states: Sequence[str], *, to_cancel: bool) -> Sequence[RowMapping]:

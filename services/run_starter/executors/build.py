@@ -10,7 +10,7 @@ from retrofill.domain.allowed import refusal
 from retrofill.domain.attempt import AttemptMode
 from retrofill.pools import served
 from retrofill.settings import Settings
-from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest
+from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest, submission
 from run_starter.executors.check_spark import check
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers, drivers_of
@@ -66,6 +66,7 @@ class Dispatch:
         if launch.mode != AttemptMode.PUBLISH:
             # The planner accepted the definition, but perhaps under other settings.
             reason = refusal(launch.pipeline, settings.spark_conf_allow, settings.script_allow)
+            reason = reason or submission.refusal(settings, launch)
             if reason is not None:
                 self._host.refused(launch, reason)
                 return

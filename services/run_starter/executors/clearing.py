@@ -56,7 +56,8 @@ class Clearing:
         self._lock = threading.Lock()
         self._held: dict[Key, LaunchRequest] = {}
         self._working = False
-        self._closed = threading.Event()
+        # Another one waits, or this is closed.
+        self._woken = threading.Event()
         # Why the attempts still wait.
         self.note: str | None = None
 
@@ -75,6 +76,7 @@ class Clearing:
         with self._lock:
             self._held[launch.key] = launch
             begins, self._working = not self._working, True
+        self._woken.set()
         if begins:
             self._begin()
 
@@ -87,9 +89,9 @@ class Clearing:
             self._host.driver_ended(launch, reported=False, reason=reason)
 
     def close(self) -> None:
-        self._closed.set()
         for launch in self.waiting():
             self.end(launch.key)
+        self._woken.set()
 
     def _begin(self) -> None:
         try:
@@ -105,6 +107,7 @@ class Clearing:
         failures = 0
         kills = Kills()
         while held := self._next():
+            self._woken.clear()
             left = [self._clear(group, kills) for group in held]
             # Not before all groups were asked about: a kill may take as long as a cluster does not answer.
             failed = [why for each in left for why in each.end(kills)]
@@ -114,7 +117,7 @@ class Clearing:
                 self._host.changed()
             failures = failures + 1 if failed else 0
             if failed or any(each.ids for each in left):
-                self._closed.wait(processes.pause(max(failures, 1)))
+                self._woken.wait(processes.pause(max(failures, 1)))
 
     def _next(self) -> list[list[LaunchRequest]]:
         """The attempts that wait now, those together that have the same settings. None: the thread ends."""

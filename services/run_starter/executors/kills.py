@@ -17,6 +17,8 @@ class Kills:
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
+        # Those that outlived it, in turn: the next one first.
+        self._turns: list[str] = []
 
     def outlived(self, ids: Collection[str]) -> bool:
         """Whether one of these, which are live, was to end before."""
@@ -25,11 +27,15 @@ class Kills:
     def request(self, cluster: Cluster, ids: Sequence[str]) -> list[str]:
         """Request the end of live applications. Returns why some of them may run on."""
         now = time.monotonic()
-        # What outlived a request is named alone: a cluster may refuse all that is named with it.
-        alone = [[id] for id in ids if id in self._since]
+        # What outlived a request is named alone: a cluster may refuse all that is named with it. And only one at a time:
+        # YARN's client waits for its end, and other attempts wait meanwhile.
+        outlived = [id for id in ids if id in self._since]
+        self._turns += [id for id in outlived if id not in self._turns]
+        alone = next(([id] for id in self._turns if id in outlived), [])
+        self._turns = [id for id in self._turns if id not in alone] + alone
         together = [id for id in ids if id not in self._since]
         self._since.update(dict.fromkeys(together, now))
-        failed = [why for each in (together, *alone) if each and (why := _kill(cluster, each)) is not None]
+        failed = [why for each in (together, alone) if each and (why := _kill(cluster, each)) is not None]
         late = [id for id in ids if now - self._since[id] > END_SECONDS]
         failed += [f"{id} did not end within {END_SECONDS:g} s" for id in late]
         if failed:

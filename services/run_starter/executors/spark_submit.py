@@ -125,7 +125,7 @@ class SparkSubmit:
             launch,
             lambda answer: submitted and submitted.send(answer),
             remote=remote,
-            on_over=overdue.start,
+            on_over=lambda: _start(overdue),
         )
         try:
             submitted = self._submit(answers)
@@ -297,6 +297,14 @@ class SparkSubmit:
         except OSError as e:
             log.info("driver_hung_up", backfill=launch.backfill_id, attempt=launch.attempt_id, error=str(e))
         return False
+
+
+def _start(timer: threading.Timer) -> None:
+    try:
+        timer.start()
+    except RuntimeError as e:
+        # Its driver, which nearly always exits by itself, is the lesser evil than a report that is not acknowledged.
+        log.warning("driver_has_no_time_limit", error=str(e))
 
 
 def _close_when_gone(submitted: Submitted) -> None:

@@ -25,6 +25,9 @@ PY_FILES = "spark.submit.pyFiles"
 # Prefixes of a driver's environment variables. Spark's UI masks those whose names look secret.
 DRIVER_ENV = {"yarn": "spark.yarn.appMasterEnv.", KUBERNETES: "spark.kubernetes.driverEnv."}
 SECRET_REF = "spark.kubernetes.driver.secretKeyRef."
+_HEAP = "spark.driver.memory"
+# What Java takes, of at least a megabyte if it is in bytes.
+_HEAP_SIZE = re.compile(r"[1-9][0-9]{0,15}[kmgt]|[1-9][0-9]{6,15}", re.ASCII | re.IGNORECASE)
 _QUOTED = re.compile(r'["$`\\]')
 _TWO_BRACES = re.compile(r"(?<=\{)(?=\{)|(?<=\})(?=\})")
 # Folders of this machine do not exist in the cluster.
@@ -85,6 +88,19 @@ def for_yarn(value: str) -> str:
 def is_remote(settings: Settings, launch: LaunchRequest) -> bool:
     """Whether the driver runs in the cluster. One that only runs scripts needs no Spark of its own."""
     return settings.spark_submit_deploy_mode == "cluster" and not launch.pipeline.only_scripts
+
+
+def refusal(settings: Settings, launch: LaunchRequest) -> str | None:
+    """Why no driver of this definition can start, in one line, or ``None``.
+
+    In client mode the size of the heap is an option of the driver's JVM as it stands, and Java knows fewer units than
+    Spark. That a JVM did not start looks the same on a machine that cannot start any.
+    """
+    heap = launch.pipeline.spark_conf.get(_HEAP)
+    starts_jvm = launch.pipeline.executor == "spark-submit" and not launch.pipeline.only_scripts
+    if heap is None or not starts_jvm or is_remote(settings, launch) or _HEAP_SIZE.fullmatch(heap):
+        return None
+    return f"spark_conf: {_HEAP} is {heap[:200]!r}, which Java does not take: use a whole number with k, m, g or t, such as 2g"
 
 
 def command(

@@ -116,7 +116,9 @@ def _run() -> None:
         app(prog_name="retrofill")
     finally:
         try:
-            sys.stdout.flush()
+            # There is none if whoever started this closed it.
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except OSError:
             # Python would try again when it exits, and complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine, RowMapping
 
-from retrofill.attempt_logs.files import folder_of
+from retrofill.attempt_logs.files import Position, folder_of
 from retrofill.client import read_runs
 from retrofill.client.connect import snapshot
-from retrofill.client.logs import OnDisk, OverHttp, Source, find
+from retrofill.client.logs import OnDisk, OverHttp, Source, Unreachable, find
 from retrofill.domain.attempt import LIVE
 from retrofill.errors import UserError
 from retrofill.settings import Settings
@@ -26,7 +28,32 @@ class NoLog(UserError):
 
 
 def find_log(settings: Settings, engine: Engine, attempt: RowMapping) -> Source:
-    """The place that has the log of an attempt. Raises ``NoLog``."""
+    """The log of an attempt, wherever it is. Raises ``NoLog``."""
+    return _Moving(partial(_find, settings, engine, attempt))
+
+
+class _Moving:
+    """A log that has another address once its host has restarted."""
+
+    def __init__(self, find: Callable[[], Source]) -> None:
+        self._find = find
+        self._source = find()
+
+    def read(self, at: Position) -> tuple[bytes, Position] | None:
+        try:
+            found = self._source.read(at)
+        except OSError:
+            found = None
+        if found is not None:
+            return found
+        try:
+            self._source = self._find()
+        except NoLog as e:
+            raise Unreachable(str(e)) from None
+        return self._source.read(at)
+
+
+def _find(settings: Settings, engine: Engine, attempt: RowMapping) -> Source:
     with snapshot(engine) as conn:
         addresses = read_runs.log_addresses(conn, attempt)
         now = read_runs.one_attempt(conn, attempt["id"]) or attempt

@@ -7,7 +7,7 @@ A definition arrives as a message: the right to publish one must not imply the r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from retrofill.domain.paths import is_inside
@@ -78,9 +78,6 @@ _EXCEPT = (
     "spark.sql.warehouse.dir",
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
-# In client mode this is an option of the driver's JVM as it stands, and the JVM knows fewer units than Spark.
-_HEAP = "spark.driver.memory"
-_HEAP_SIZE = re.compile(r"[1-9][0-9]{0,15}[kmgt]", re.IGNORECASE)
 
 
 def refusal(
@@ -118,12 +115,8 @@ def _of_environment(task: str, names: Iterable[str], allowed: Sequence[str]) -> 
             )
 
 
-def _of_settings(where: str, conf: Mapping[str, str], allowed: Sequence[str]) -> Iterator[str]:
-    heap = conf.get(_HEAP)
-    if heap is not None and _HEAP_SIZE.fullmatch(heap) is None:
-        # No driver would start, and nobody could tell that from a host that cannot start any.
-        yield f"{where}: {_HEAP} is {heap[:200]!r}, which Java does not take: use a whole number with k, m, g or t, such as 2g"
-    for name in conf:
+def _of_settings(where: str, names: Iterable[str], allowed: Sequence[str]) -> Iterator[str]:
+    for name in names:
         if not setting_allowed(name, allowed):
             yield (
                 f"{where}: a definition may not set {name[:200]!r}, which may load code, expose other data or contain a "

@@ -40,6 +40,11 @@ class _Partitioned:
     parent: Path
     folder: Path
     targets: Mapping[str, tuple[Path, LaunchedRun]]  # by partition
+    dropped: Collection[str] = ()  # partitions that the task has staged anew elsewhere
+
+    def without(self, targets: Collection[Path]) -> _Partitioned:
+        kept = {name: each for name, each in self.targets.items() if each[0] not in targets}
+        return replace(self, targets=kept, dropped={*self.dropped, *(self.targets.keys() - kept.keys())})
 
     def path_of(self, target: Path) -> Path | None:
         """Where Spark writes the partition that becomes ``target``."""
@@ -57,6 +62,8 @@ class Staging:
         self._calls = 0
         self._staged: dict[Path, _Staged] = {}
         self._partitioned: list[_Partitioned] = []
+        # Directories whose output is dropped, by task. Spark may not have read them yet: it reads what it needs.
+        self._dropped: dict[Path, str] = {}
         # All directories that contain an output.
         self._around: set[Path] = set()
 
@@ -64,8 +71,8 @@ class Staging:
         """Forget what an earlier try of the task staged: it failed."""
         self.tables.begin_try(task)
         with self._lock:
-            old = self._forget({target for target, staged in self._staged.items() if staged.task == task})
-        _delete(old)
+            self._forget({target for target, staged in self._staged.items() if staged.task == task})
+            self._delete_dropped(task)
 
     def stage(self, task: str, path: str, number: int = 0) -> str:
         """A new path to write the directory ``path`` of a run to. Raises ``CannotStage``.
@@ -75,10 +82,9 @@ class Staging:
         target, run = local_path(path), self._runs[number]
         with self._lock:
             self._check(task, target, run)
-            old = self._forget({target})
+            self._forget({target})
             staged = _Staged(task, run, self._folder(target, run))
             self._add(target, staged)
-        _delete(old)
         return str(staged.folder / "new")
 
     def restore(self, task: str, path: str) -> None:
@@ -108,13 +114,12 @@ class Staging:
         with self._lock:
             for target, run in targets.values():
                 self._check(task, target, run)
-            old = self._forget({target for target, _ in targets.values()})
+            self._forget({target for target, _ in targets.values()})
             first, run = targets[partitions[0]]
             folder = self._folder(first, run)
             for target, run in targets.values():
                 self._add(target, _Staged(task, run, folder))
             self._partitioned.append(_Partitioned(task, parent, folder, targets))
-        _delete(old)
         return str(folder / "new")
 
     def staged(self, path: str) -> str:
@@ -128,9 +133,9 @@ class Staging:
                 if (partition := each.path_of(target)) is not None:
                     return str(partition)
             whole = [each for each in self._partitioned if each.parent == target]
-            if len(whole) > 1:
+            if len(whole) > 1 or any(each.dropped for each in whole):
                 raise CannotStage(
-                    f"{path} has partitions of several calls of run.stage_partitions: read each partition"
+                    f"{path} has partitions of several calls of run.stage_partitions and run.stage: read each partition"
                 )
             if not whole and target not in self._staged:
                 raise CannotStage(f"no task of this run has staged {path}: read the published output instead")
@@ -162,12 +167,15 @@ class Staging:
                 for target, staged in self._staged.items()
             ]
             seal(written, self._launch.attempt_id)
+            self._delete_dropped()
+            self.tables.drop_unstaged()
             return outputs
 
     def discard(self) -> None:
         """Delete the output of a failed attempt."""
         self.tables.discard()
         with self._lock:
+            self._delete_dropped()
             for target, staged in self._staged.items():
                 for folder in own_folder(target, self._key(staged.run)).glob(f"{self._launch.attempt_id}.*"):
                     shutil.rmtree(folder, ignore_errors=True)
@@ -180,19 +188,21 @@ class Staging:
         folder.mkdir(parents=True)
         return folder
 
-    def _forget(self, targets: Collection[Path]) -> set[Path]:
-        """Drop these outputs, and all that were to be written in one directory with one of them.
-
-        Returns their directories.
-        """
-        again = [each for each in self._partitioned if any(path in targets for path, _ in each.targets.values())]
-        dropped = {*targets, *(path for each in again for path, _ in each.targets.values())} & self._staged.keys()
+    def _forget(self, targets: Collection[Path]) -> None:
+        """Drop these outputs. Others that are written in one directory with one of them stay."""
+        dropped = [self._staged.pop(target) for target in targets if target in self._staged]
         if not dropped:
-            return set()
-        self._partitioned = [each for each in self._partitioned if each not in again]
-        folders = {self._staged.pop(target).folder for target in dropped}
+            return
+        without = (each.without(targets) for each in self._partitioned)
+        self._partitioned = [each for each in without if each.targets]
+        in_use = {each.folder for each in self._staged.values()}
+        self._dropped.update({each.folder: each.task for each in dropped if each.folder not in in_use})
         self._around = {folder for target in self._staged for folder in target.parents}
-        return folders
+
+    def _delete_dropped(self, task: str | None = None) -> None:
+        for folder in [folder for folder, of in self._dropped.items() if task in (None, of)]:
+            shutil.rmtree(folder, ignore_errors=True)
+            del self._dropped[folder]
 
     def _add(self, target: Path, staged: _Staged) -> None:
         self._staged[target] = staged
@@ -208,6 +218,8 @@ class Staging:
                 self._staged[target] = _Staged(partitioned.task, run, folder)
             else:
                 del self._staged[target]
+        for name in partitioned.dropped:
+            shutil.rmtree(base / name, ignore_errors=True)
         for left in sorted(base.rglob("*")):
             if left.is_file() and not left.name.startswith((".", "_")):
                 raise CannotStage(
@@ -258,11 +270,6 @@ class Staging:
             "interval_start": run.interval_start.isoformat(),
             "interval_end": run.interval_end.isoformat(),
         }
-
-
-def _delete(folders: Collection[Path]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_number(outputs: int) -> None:

@@ -8,7 +8,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from retrofill.domain.pipeline import PipelineDefinition
@@ -64,6 +64,9 @@ def files_of(root: Path, source: Source, include: Sequence[Path] = ()) -> dict[s
                 raise CannotArchive(f"--include {given}: the archive already has another {name}: rename one of the two")
     for name in found:
         _check_name(root, name)
+        for folder in PurePosixPath(name).parents:
+            if str(folder) in found:
+                raise CannotArchive(f"the archive would have both a file {folder} and a directory {folder}: rename one")
     return found
 
 

@@ -183,7 +183,9 @@ class _ByValue(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         from pyspark import cloudpickle
 
-        cloudpickle.register_pickle_by_value(module)
+        # A task may load one without that, and then nobody can refer to it by its name.
+        if sys.modules.get(module.__name__) is module:
+            cloudpickle.register_pickle_by_value(module)
         super().exec_module(module)
 
 

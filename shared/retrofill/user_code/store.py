@@ -32,6 +32,8 @@ class CannotUnpackHere(CodeUnavailable):
 
 # What only writing fails with, which is done on this machine: no space, no quota, or a file system that is read-only.
 OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# What this machine's folders and limits may be to blame for, and what is unpacked never is.
+OF_THIS_FOLDER = (*OF_THIS_MACHINE, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def not_copied(error: Exception) -> type[CodeUnavailable]:

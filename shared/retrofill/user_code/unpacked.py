@@ -19,12 +19,13 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from retrofill.durable import sync, sync_trees
 from retrofill.settings import Settings
 from retrofill.user_code.open_store import open_store
-from retrofill.user_code.store import CannotUnpackHere, CodeStore, CodeUnavailable
+from retrofill.user_code.store import OF_THIS_FOLDER, CannotUnpackHere, CodeStore, CodeUnavailable
 
 # Drafts of killed drivers are removed after this time, when no driver can still be writing to them.
 LEFT_BEHIND_SECONDS = 3600.0
 # How long a driver waits for another one that fetches the same archive, which may be stopped or cut off.
 LOCK_SECONDS = 60.0
+ADVICE_HERE = "check free space and write permission, or set RETROFILL_CODE_CACHE"
 _EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -38,21 +39,19 @@ def unpacked(settings: Settings, sha256: str) -> Path:
     if target.is_dir():
         return target
     store = _store(settings, sha256)
+    what = f"the archive {sha256}.zip cannot be unpacked into {cache}"
     try:
         cache.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise CannotUnpackHere(f"{what}: {e}: {ADVICE_HERE}") from e
+    try:
         with one_at_a_time(cache / f".{sha256}.lock"):
             if not target.is_dir():
                 _unpack(store.get(sha256), cache, target)
-    except OSError as e:
-        raise CannotUnpackHere(
-            f"the archive {sha256}.zip cannot be unpacked into {cache}: {e}: check free space and write permission, or set "
-            "RETROFILL_CODE_CACHE"
-        ) from e
-    except (zipfile.BadZipFile, NotImplementedError) as e:
-        raise CodeUnavailable(
-            f"the archive {sha256}.zip cannot be unpacked into {cache}: {e}: apply the pipeline again, then run the failed "
-            "runs again"
-        ) from e
+    except (OSError, zipfile.BadZipFile, NotImplementedError) as e:
+        if isinstance(e, OSError) and e.errno in OF_THIS_FOLDER:
+            raise CannotUnpackHere(f"{what}: {e}: {ADVICE_HERE}") from e
+        raise CodeUnavailable(f"{what}: {e}: apply the pipeline again, then run the failed runs again") from e
     return target
 
 

@@ -20,7 +20,6 @@ from retrofill.settings import Settings
 GIVEN = {
     "compression.type": "zstd",
     "linger.ms": "5",
-    "message.max.bytes": "4000000",
     "retry.backoff.ms": "100",
     "fetch.wait.max.ms": "7",
     "max.poll.interval.ms": "600000",
@@ -60,7 +59,7 @@ def test_the_setting_takes_precedence_and_what_it_may_not_have_is_ours(kind: str
 def test_what_the_guarantees_need_is_ours() -> None:
     settings = Settings(kafka_bootstrap_servers="k:1")
     assert {
-        *("partitioner", "enable.idempotence", "acks", "transactional.id", "message.timeout.ms"),
+        *("partitioner", "enable.idempotence", "acks", "transactional.id", "message.timeout.ms", "message.max.bytes"),
         *("group.id", "group.protocol", "group.remote.assignor", "isolation.level", "auto.offset.reset"),
         *("enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof"),
     } == {key for kind in ("producer", "poller") for key in made(kind, settings)} & KAFKA_OWN

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 from tests.support.installation import until
 
-from callback_runner.call import Call
+from callback_runner import call as call_module
+from callback_runner.call import LEASE_SECONDS, Call
 from callback_runner.claims import Claim
 from callback_runner.decide import Raised, Returned
 from callback_runner.functions.function_try import FunctionTry
@@ -224,16 +225,58 @@ def test_after_its_lease_a_process_calls_nothing(call, tmp_path):
     assert not path.exists()
 
 
+class Lease:
+    """A call whose claim's commit took ``seconds``, while its process was suspended or the database slow.
+
+    ``renews``: whether the claim is still its own; ``renewed``: how often that was asked.
+    """
+
+    def __init__(self, patch, seconds, renews=True):
+        self.renewed, self.recorded, self.kinds = 0, [], SimpleNamespace(begin=lambda *_: Returned())
+        self.renews = renews
+        patch.setattr(call_module.callbacks, "renew", self._renew)
+        patch.setattr(Call, "_record", lambda _, outcome: self.recorded.append(outcome))
+        claim = Claim(5, 0, "page", "function", "p", {}, {}, {}, 1, 0, "t", None)
+        self.call = Call(claim, None, None, self.kinds, lambda _: None)
+        self.call._alive_until -= seconds
+
+    def _renew(self, *_):
+        self.renewed += 1
+        return self.renews
+
+    def run(self):
+        self.call.start()
+        self.call.join(20)
+
+
 def test_a_runner_that_slept_past_its_lease_begins_no_call(monkeypatch):
-    began, recorded = [], []
-    monkeypatch.setattr(Call, "_record", lambda self, outcome: recorded.append(outcome))
-    kinds = SimpleNamespace(begin=lambda *_: began.append(True))
-    made = Call(Claim(5, 0, "page", "function", "p", {}, {}, {}, 1, 0, "t", None), None, None, kinds, lambda _: None)
-    made._alive_until = time.monotonic() - 1
-    made.start()
-    made.join(20)
-    assert recorded == [Raised("the lease ended before the call began", at_once=True)]
-    assert not began
+    lease = Lease(monkeypatch, LEASE_SECONDS + 1, renews=False)
+    lease.kinds.begin = lambda *_: pytest.fail("it began")
+    lease.run()
+    assert (lease.renewed, lease.recorded) == (1, [])
+
+
+def test_a_call_whose_claim_took_as_long_as_its_lease_is_made_if_the_claim_is_still_its_own(monkeypatch):
+    lease = Lease(monkeypatch, LEASE_SECONDS + 1)
+    lease.run()
+    assert (lease.renewed, lease.recorded) == (1, [Returned()])
+    assert lease.call._alive_until > time.monotonic() + LEASE_SECONDS - 5
+
+
+def test_a_call_whose_claim_took_most_of_its_lease_renews_it_at_once(monkeypatch):
+    lease = Lease(monkeypatch, LEASE_SECONDS - 1)
+    told = []
+    trying = SimpleNamespace(
+        begun=True,
+        wait=lambda _: bool(told),
+        lease_renewed=told.append,
+        kill=lambda: None,
+        finish=lambda: Returned(),
+    )
+    lease.kinds.begin = lambda *_: (trying, 60.0)
+    lease.run()
+    assert (lease.renewed, lease.recorded) == (1, [Returned()])
+    assert told[0] > time.monotonic() + LEASE_SECONDS - 5
 
 
 def ended(trying):

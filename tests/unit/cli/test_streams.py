@@ -44,6 +44,12 @@ def test_a_reader_that_leaves_is_no_error_to_show(alone: dict[str, Any]) -> None
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+def test_a_command_whose_output_nobody_wants_has_done_its_work(alone: dict[str, Any]) -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "config"]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, check=False, **alone)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize(
     ("settings", "command", "said"),
     [

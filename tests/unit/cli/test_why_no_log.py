@@ -7,11 +7,15 @@ from datetime import UTC, datetime
 
 import pytest
 
+from retrofill.attempt_logs.files import Position
 from retrofill.cli.finding import bounds
 from retrofill.cli.output import print_facts, print_text
 from retrofill.cli.run_logs import _print
-from retrofill.client.attempt_log import why_no_log
+from retrofill.client import attempt_log
+from retrofill.client.attempt_log import NoLog, why_no_log
+from retrofill.client.logs import Unreachable, lines
 from retrofill.errors import WrongUsage
+from retrofill.settings import Settings
 
 BEGAN = datetime(2024, 1, 1, tzinfo=UTC)
 ATTEMPT = {"id": 25, "host": "run-starter-a-12", "began_at": BEGAN, "reason": None, "outcome": "lost"}
@@ -77,3 +81,64 @@ def test_texts_of_users_do_nothing_to_the_terminal(capsys: pytest.CaptureFixture
 def test_a_date_at_the_edge_of_the_calendar_is_refused(text: str) -> None:
     with pytest.raises(WrongUsage, match="is outside the calendar"):
         bounds(text, "Asia/Tokyo")
+
+
+class Restarting:
+    """A run-starter's page, which is elsewhere after a restart."""
+
+    def __init__(self, gone: type[OSError] | None) -> None:
+        self.gone, self.there = gone, True
+
+    def read(self, at: Position) -> tuple[bytes, Position] | None:
+        if self.there:
+            return (b"first\n", Position(0, 6)) if at == Position() else (b"", at)
+        if self.gone is None:
+            return None
+        raise self.gone("it does not answer")
+
+
+@pytest.mark.parametrize("gone", [None, Unreachable])
+def test_a_log_is_found_again_after_its_host_restarted(
+    monkeypatch: pytest.MonkeyPatch, gone: type[OSError] | None
+) -> None:
+    before, after = Restarting(gone), Restarting(None)
+    after.read = lambda at: (b"last\n", Position(0, 11)) if at == Position(0, 6) else (b"", at)  # type: ignore[method-assign]
+    places = iter([before, NoLog("it is starting", may_come=True), after])
+
+    def find(*_: object) -> Restarting:
+        place = next(places)
+        if isinstance(place, NoLog):
+            raise place
+        return place
+
+    monkeypatch.setattr(attempt_log, "_find", find)
+    log = attempt_log.find_log(Settings(), None, {})  # type: ignore[arg-type]
+    ends = iter([True, True, False])
+
+    def goes_on() -> bool:
+        before.there = False
+        return next(ends)
+
+    assert list(lines(log, goes_on)) == ["first", "last"]
+
+
+def test_a_log_that_is_gone_for_good_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Restarting(Unreachable)
+    places = iter([before])
+
+    def find(*_: object) -> Restarting:
+        for place in places:
+            return place
+        raise NoLog("attempt 25 ran on a, which is gone", may_come=False)
+
+    monkeypatch.setattr(attempt_log, "_find", find)
+    log = attempt_log.find_log(Settings(), None, {})  # type: ignore[arg-type]
+
+    def goes_on() -> bool:
+        before.there = False
+        return False
+
+    found = lines(log, goes_on)
+    assert next(found) == "first"
+    with pytest.raises(Unreachable, match="which is gone"):
+        next(found)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from retrofill.client.ask import NoAnswer
 from retrofill.contract.backfills import BackfillCommandRejected, RunCancelRequested
 from retrofill.domain.run import UNFINISHED, RunState
 from retrofill.errors import UserError
@@ -77,3 +78,18 @@ def test_none_is_left(cancelled: Any) -> None:
         UserError, match="none of these runs of backfill b is queued or starting or running and not already"
     ):
         cancelled(Planner([], refuses=set(), ends=set()))
+
+
+def test_what_was_accepted_before_no_answer_came_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner, asked = Planner(range(250), refuses=set(), ends=set()), []
+
+    def command(console: Any, id: str, request: RunCancelRequested) -> None:
+        asked.append(request)
+        if len(asked) == 3:
+            raise NoAnswer("no answer within 30 s")
+        planner.command(console, id, request)
+
+    monkeypatch.setattr(requests, "_present", planner.present)
+    monkeypatch.setattr(requests, "command", command)
+    with pytest.raises(UserError, match=r"200 runs were accepted, and then: no answer within 30 s"):
+        cancel_runs(cast(Any, None), BODY, None)

@@ -86,24 +86,8 @@ def test_what_may_load_code_is_refused_unless_it_is_allowed_by_name(name: str) -
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_loads_none_is_allowed_unless_the_operator_is_stricter(name: str) -> None:
-    assert refusal(definition(spark_conf={name: "1g"}), [DEFAULT], []) is None
-    assert refusal(definition(spark_conf={name: "1g"}), ["spark.sql.none.*"], []) is not None
-
-
-@pytest.mark.parametrize("size", ["2gb", "2 g", "1.5g", "2048", "0g", "", "g", "2g\n", "-1g", "٢g"])
-def test_a_heap_that_java_does_not_take_is_refused(size: str) -> None:
-    message = refusal(definition(spark_conf={"spark.driver.memory": size}), [DEFAULT], [])
-    assert (
-        message is not None and message.startswith(f"spark_conf: spark.driver.memory is {size!r}") and "2g" in message
-    )
-    assert "\n" not in message
-    task = {"name": "a", "kind": "submit", "submit": {"script": "/flows/a.py", "conf": {"spark.driver.memory": size}}}
-    assert (refusal(definition(tasks=[task]), [DEFAULT], []) or "").startswith("conf of task 'a': ")
-
-
-@pytest.mark.parametrize("size", ["512m", "2G", "900000k", "1t"])
-def test_a_heap_that_java_takes_is_allowed(size: str) -> None:
-    assert refusal(definition(spark_conf={"spark.driver.memory": size}), [DEFAULT], []) is None
+    assert refusal(definition(spark_conf={name: "x"}), [DEFAULT], []) is None
+    assert refusal(definition(spark_conf={name: "x"}), ["spark.sql.none.*"], []) is not None
 
 
 # Reviewed one by one: numbers, flags and format names.

@@ -5,6 +5,7 @@ another one.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -96,6 +97,16 @@ def test_functions_of_a_module_that_a_task_imports_travel_by_value(place: CodeLo
         # Spark's workers have pyspark and nothing of the user's.
         done = subprocess.run([sys.executable, "-c", elsewhere], capture_output=True, text=True, check=False, cwd="/")
         assert (done.stdout, done.stderr) == ("42\n", "")
+
+
+def test_a_task_may_load_a_module_that_has_no_name(place: CodeLocation) -> None:
+    made().pipeline(place)
+    Path(place.file or "").with_name("nameless.py").write_text("FACTOR = 7\n")
+    spec = importlib.util.find_spec("nameless")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.FACTOR == 7
 
 
 # archives

@@ -102,6 +102,25 @@ def test_a_retry_stages_the_partitions_again(ranged: Ranged, tmp_path: Path) -> 
     assert len(ranged.staging.seal()) == 3
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_partition_that_is_staged_again_leaves_the_others(tmp_path: Path, sparse: bool) -> None:
+    ranged = Ranged(launch_of(sparse))
+    to = ranged.run.stage_partitions(str(tmp_path), "day={interval.start:%d}")
+    for day in DAYS:
+        write(f"{to}/day=0{day}")
+    again = ranged.run.stage(f"{tmp_path}/day=02", ranged.run.intervals[1])
+    write(again)
+    Path(again, "part-0").write_text("again")
+    assert ranged.run.staged(f"{tmp_path}/day=02") == again
+    assert ranged.run.staged(f"{tmp_path}/day=03") == f"{to}/day=03"
+    with pytest.raises(CannotStage, match="read each partition"):
+        ranged.run.staged(str(tmp_path))
+    assert ranged.staging.seal() == {6 + day: (f"{tmp_path}/day=0{day}",) for day in DAYS}
+    sealed = [sealed_folder(tmp_path / f"day=0{day}", key_of("", 6 + day), 25) for day in DAYS]
+    assert [(folder / "new" / "part-0").read_text() for folder in sealed] == ["x", "again", "x"]
+    assert not Path(to).exists()
+
+
 @pytest.mark.parametrize("partitions", [False, True])
 def test_an_interval_without_output_is_an_error_with_its_date(ranged: Ranged, tmp_path: Path, partitions: bool) -> None:
     stage(ranged, tmp_path, partitions, (1,))

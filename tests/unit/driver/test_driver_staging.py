@@ -89,6 +89,28 @@ def test_each_try_writes_to_a_path_of_its_own_and_the_last_one_counts(staging: S
     assert (sealed_folder(Path(target), key_of("", 7), 25) / "new" / "part-0").read_text() == "of the last try"
 
 
+def test_what_a_task_stages_again_can_be_read_until_its_output_is_sealed(staging: Staging, tmp_path: Path) -> None:
+    """Spark reads when it writes."""
+    target = f"{tmp_path}/day=1"
+    first = staging.stage("a", target)
+    write(first, "many small files")
+    second = staging.stage("a", target)
+    assert Path(first, "part-0").exists()
+    Path(first).rename(second)
+    write(first, "left")
+    staging.seal()
+    assert not Path(first).exists()
+    assert (sealed_folder(Path(target), key_of("", 7), 25) / "new" / "part-0").read_text() == "many small files"
+
+
+def test_a_failed_attempt_leaves_nothing_of_what_was_staged_again(staging: Staging, tmp_path: Path) -> None:
+    first = staging.stage("a", f"{tmp_path}/day=1")
+    write(first)
+    staging.stage("a", f"{tmp_path}/day=1")
+    staging.discard()
+    assert not Path(first).exists()
+
+
 def test_one_task_writes_an_output_and_outputs_do_not_overlap(staging: Staging, tmp_path: Path) -> None:
     staging.stage("a", f"{tmp_path}/t")
     with pytest.raises(CannotStage, match=r"task 'a' already stages .*/t: only one task may write an output"):
@@ -139,7 +161,9 @@ def test_all_outputs_of_a_run_fit_into_a_message(tmp_path: Path) -> None:
 
 def test_a_task_that_still_writes_for_an_earlier_try_harms_no_later_one(staging: Staging, tmp_path: Path) -> None:
     target = f"{tmp_path}/day=1"
-    first, second = staging.stage("a", target), staging.stage("a", target)
+    first = staging.stage("a", target)
+    staging.begin_try("a")
+    second = staging.stage("a", target)
     Path(first).parent.mkdir()
     write(first, "late")
     write(second, "good")

@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,3 +176,21 @@ def test_attempts_that_no_thread_could_be_started_for_are_released_with_the_next
     assert cleared.clearing.note == f"earlier applications may still run: {LIMIT}"
     cleared.launch(4)
     assert {cleared.released.get(timeout=SECONDS) for _ in range(2)} == {3, 4}
+
+
+def test_of_several_that_do_not_end_one_is_named_at_a_time_in_turn() -> None:
+    named: list[list[str]] = []
+    cluster: Any = SimpleNamespace(kill=lambda ids: named.append(list(ids)))
+    asked = kills.Kills()
+    for ids in (["a", "b"], ["a", "b", "c"], ["a", "b", "c"], ["a", "b", "c"], ["b", "c"]):
+        asked.request(cluster, ids)
+    assert named == [["a", "b"], ["c"], ["a"], ["b"], ["a"], ["c"]]
+
+
+def test_one_that_need_not_wait_is_asked_about_at_once(cleared: Cleared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "pause", lambda _: 600.0)
+    (cleared.folder / "stays").write_text(cleared.application(1, 1))
+    cleared.launch(3, earlier=(1,))
+    cleared.launch(4, earlier=(2,))
+    assert cleared.released.get(timeout=SECONDS) == 4
+    cleared.clearing.close()

@@ -126,3 +126,23 @@ def test_a_producer_that_failed_for_good_is_replaced_and_what_it_had_is_said_to_
         assert answers.get(timeout=20) is None
     assert wire._thread.is_alive()
     wire.close()
+
+
+def test_the_thread_that_waits_for_acknowledgements_outlives_an_error() -> None:
+    class Once(Broker):
+        failed = threading.Event()
+
+        def poll(self, seconds: float) -> None:
+            if not self.failed.is_set():
+                self.failed.set()
+                raise RuntimeError("can't start new thread")
+            super().poll(seconds)
+
+    broker = Once(BufferError(), asked_until=0)
+    wire = ReportWire(lambda: broker, "t.", 12)  # type: ignore[arg-type, return-value]
+    assert broker.failed.wait(20)
+    answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    wire.send(heartbeat(), "test", answers.put)
+    assert answers.get(timeout=20) is None
+    assert wire._thread.is_alive()
+    wire.close()

@@ -192,3 +192,27 @@ def test_a_variable_arrives_in_yarn_as_it_was(value: str) -> None:
     written = submission.for_yarn(value).replace("{{", "$").replace("}}", "")
     script = f'export X="{written}"\nprintf %s "$X"'
     assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout == value
+
+
+def by_spark_submit(heap: str, **more: Any) -> LaunchRequest:
+    given = launch(**{"spark.driver.memory": heap})
+    return replace(given, pipeline=given.pipeline.model_copy(update={"executor": "spark-submit", **more}))
+
+
+@pytest.mark.parametrize("size", ["2gb", "2 g", "1.5g", "2048", "0g", "", "g", "2g\n", "-1g", "\u0662g"])
+def test_a_heap_that_java_does_not_take_is_refused_where_java_gets_it(size: str) -> None:
+    message = submission.refusal(Settings(), by_spark_submit(size))
+    assert (
+        message is not None and message.startswith(f"spark_conf: spark.driver.memory is {size!r}") and "2g" in message
+    )
+    assert "\n" not in message
+    # Elsewhere Spark reads it, or nobody.
+    assert submission.refusal(cluster("yarn"), by_spark_submit(size)) is None
+    assert submission.refusal(Settings(), by_spark_submit(size, executor="pool")) is None
+    assert submission.refusal(Settings(), by_spark_submit(size, tasks=(script_task(),))) is None
+
+
+@pytest.mark.parametrize("size", ["512m", "2G", "900000k", "1t", "2147483648"])
+def test_a_heap_that_java_takes_is_not_refused(size: str) -> None:
+    assert submission.refusal(Settings(), by_spark_submit(size)) is None
+    assert submission.refusal(Settings(), launch()) is None

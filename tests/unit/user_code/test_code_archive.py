@@ -173,6 +173,18 @@ def test_an_included_folder_does_not_hide_one_of_the_same_name(folder: Path, mon
         names(folder, Path("../common"))
 
 
+def test_a_file_and_a_folder_of_the_same_name_are_told(folder: Path) -> None:
+    """They could be unpacked nowhere."""
+    (folder.parent / "a").mkdir()
+    (folder.parent / "a" / "conf").write_text("")
+    (folder.parent / "b" / "conf").mkdir(parents=True)
+    (folder.parent / "b" / "conf" / "x.ini").write_text("")
+    with pytest.raises(
+        CannotArchive, match=r"the archive would have both a file conf and a directory conf: rename one"
+    ):
+        names(folder, folder.parent / "a" / "conf", folder.parent / "b" / "conf")
+
+
 def test_a_name_that_is_not_utf8_is_told(folder: Path) -> None:
     Path(os.fsdecode(os.fsencode(folder) + b"/donn\xe9es.csv")).write_text("")
     with pytest.raises(CannotArchive, match=r"'donn\\udce9es\.csv' in .*: its name is not UTF-8: rename it"):

@@ -5,11 +5,13 @@ requested.
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -188,3 +190,15 @@ def test_a_cache_that_cannot_be_written(
 def test_drivers_without_a_store_say_so(tmp_path: Path) -> None:
     with pytest.raises(CodeUnavailable, match=r"RETROFILL_CODE_STORE is not set for its driver"):
         unpacked(Settings(home=tmp_path), "0" * 64)
+
+
+def test_a_fault_of_the_archive_is_not_one_of_this_machine(settings: Settings, store: FolderStore) -> None:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as zipped:
+        zipped.writestr("conf", "a file")
+        zipped.writestr("conf/x.ini", "in a directory")
+    both = Archive(written.getvalue(), 2, 20)
+    store.put(both)
+    with pytest.raises(CodeUnavailable, match=r"cannot be unpacked into .*: apply the pipeline again") as raised:
+        unpacked(settings, both.sha256)
+    assert not isinstance(raised.value, CannotUnpackHere)

@@ -26,15 +26,16 @@ export function Selection({ facts, data, selection, onClear, onDone }) {
   const ask = withQuery("/ask", { pipeline: facts.pipeline, from: bound(data, from), to: bound(data, to), reprocess: "completed" });
   const command = async (name, ids) => {
     setAsking(false);
-    let done = 0;
-    for (let n = 0; n < ids.length; n += MOST) {
+    let done = 0, first = null;
+    for (let n = 0; n < ids.length && !first?.passes; n += MOST) {
       try {
         done += (await post(`/api/runs/${name}`, { backfill_id: facts.id, ids: ids.slice(n, n + MOST) })).runs;
       } catch (error) {
-        throw done ? new Error(`${plural(done, "run")} accepted, and then: ${error.message}`) : error;
+        first ??= error; // others may be accepted
       }
     }
-    return done;
+    if (first === null) return done;
+    throw done ? new Error(`${plural(done, "run")} accepted, but not the others: ${first.message}`) : first;
   };
   const told = (verb) => (error, runs) => onDone(error, error ? null : `${verb} ${plural(runs, "run")}.`);
   const cancel = () => command("cancel", open).then((runs) => told("Cancelling")(null, runs), told(""));

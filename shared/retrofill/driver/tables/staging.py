@@ -48,7 +48,7 @@ class TableStaging:
         self._staged: dict[str, TableOutput] = {}
 
     def begin_try(self, task: str) -> None:
-        """Forget what an earlier try of the task staged. A later staging or ``discard`` drops the tables."""
+        """Forget what an earlier try of the task staged. Its tables are dropped later."""
         with self._lock:
             for target in [target for target, other in self._tasks.items() if other == task]:
                 self._staged.pop(target, None)
@@ -123,10 +123,18 @@ class TableStaging:
     def discard(self) -> None:
         """Drop the tables of a failed attempt."""
         with self._lock:
+            self._staged.clear()
+        self.drop_unstaged()
+
+    def drop_unstaged(self) -> None:
+        """Drop the tables that are not staged any more."""
+        with self._lock:
+            staged = {each.staged for each in self._staged.values()}
             for session, name in self._written:
                 try:
-                    drop(session, name)
-                except Exception as e:  # noqa: BLE001 - why the attempt failed is what is to be reported
+                    if name not in staged:
+                        drop(session, name)
+                except Exception as e:  # noqa: BLE001 - how the attempt ended is what is to be reported
                     log.warning("staged_table_not_dropped", table=name, error=first_line(e))
 
     def _name(self, task: str, target: str, parts: list[str]) -> list[str]:
