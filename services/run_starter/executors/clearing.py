@@ -107,7 +107,6 @@ class Clearing:
         failures = 0
         kills = Kills()
         while held := self._next():
-            self._woken.clear()
             left = [self._clear(group, kills) for group in held]
             # Not before all groups were asked about: a kill may take as long as a cluster does not answer.
             failed = [why for each in left for why in each.end(kills)]
@@ -123,6 +122,7 @@ class Clearing:
         """The attempts that wait now, those together that have the same settings. None: the thread ends."""
         groups: dict[frozenset[tuple[str, str]], list[LaunchRequest]] = {}
         with self._lock:
+            self._woken.clear()
             for launch in self._held.values():
                 groups.setdefault(frozenset(launch.pipeline.spark_conf.items()), []).append(launch)
             self._working = bool(groups)
