@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from retrofill.domain.attempt import AttemptMode
 from retrofill.errors import first_line
 from retrofill.settings import Settings
@@ -16,6 +18,8 @@ from retrofill.user_code.store import CannotUnpackHere, CodeUnavailable
 from retrofill.user_code.unpacked import cache_of, unpacked
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.interpreters import Interpreters
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,13 @@ class Preparing:
         return Needed(self._interpreters.packed_of(launch), None if remote else launch.pipeline.code.sha256)
 
     def _ready(self, needed: Needed) -> bool:
-        return self._interpreters.ready(needed.packed) and (
-            needed.code is None or (cache_of(self._settings) / needed.code).is_dir()
-        )
+        try:
+            return self._interpreters.ready(needed.packed) and (
+                needed.code is None or (cache_of(self._settings) / needed.code).is_dir()
+            )
+        except OSError:
+            # A folder that may not be searched, or whose server is away.
+            return False
 
     def _begin(self, needed: Needed) -> None:
         try:
@@ -106,8 +114,7 @@ class Preparing:
         error = None
         try:
             self._interpreters.get(needed.packed)
-            if needed.code is not None:
-                unpacked(self._settings, needed.code)
+            self._unpack(needed.code)
         except CannotUnpackHere as e:
             self._release(needed, str(e))
             return
@@ -125,6 +132,16 @@ class Preparing:
         if error is not None:
             for launch in launches:
                 self._host.refused(launch, error, kind=CodeUnavailable.__name__)
+
+    def _unpack(self, code: str | None) -> None:
+        """Raises ``CannotUnpackHere``. Of what else is wrong with code, the run says so that needs it."""
+        try:
+            if code is not None:
+                unpacked(self._settings, code)
+        except CannotUnpackHere:
+            raise
+        except CodeUnavailable as e:
+            log.warning("code_not_unpacked", error=str(e))
 
     def _release(self, needed: Needed, reason: str) -> None:
         """Leave launches to other hosts, and to this one after a pause, which is longer each time."""

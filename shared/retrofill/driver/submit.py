@@ -102,8 +102,12 @@ class Submits:
             process = self._start(task.name, submission)
             try:
                 last = _pass_on(process)
-                status = process.wait()
+            except BaseException:
+                # At a limit of files or threads. Nobody else would end it, and the next try begins.
+                self.end_task(task.name)
+                raise
             finally:
+                status = process.wait()
                 with self._lock:
                     del self._running[task.name]
         if status != 0:

@@ -36,11 +36,11 @@ def unpacked(settings: Settings, sha256: str) -> Path:
     """
     cache = cache_of(settings)
     target = cache / sha256
-    if target.is_dir():
-        return target
-    store = _store(settings, sha256)
     what = f"the archive {sha256}.zip cannot be unpacked into {cache}"
     try:
+        if target.is_dir():
+            return target
+        store = _store(settings, sha256)
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise CannotUnpackHere(f"{what}: {e}: {ADVICE_HERE}") from e

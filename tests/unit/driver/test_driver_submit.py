@@ -5,6 +5,7 @@ lease.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import queue
@@ -293,3 +294,29 @@ def test_a_script_ends_with_its_own_exit_though_it_left_a_process_that_holds_its
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def test_a_script_that_nobody_can_read_is_ended_before_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limited() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    script = tmp_path / "hangs.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    made = launch(str(script))
+    submits = Plain(Config(), made)
+    started: list[subprocess.Popen[str]] = []
+    popen = subprocess.Popen
+
+    def start(*arguments: Any, **more: Any) -> subprocess.Popen[str]:
+        started.append(popen(*arguments, **more))
+        return started[-1]
+
+    monkeypatch.setattr("retrofill.driver.submit.subprocess.Popen", start)
+    monkeypatch.setattr("retrofill.groups.selectors.DefaultSelector", limited)
+    with pytest.raises(OSError, match="Too many open files"):
+        submits.run(made.pipeline.tasks[0], made.pieces[0], Staging(made, made.pieces[0]))
+    (process,) = started
+    assert process.returncode == -signal.SIGKILL
+    assert submits._running == {}

@@ -263,12 +263,32 @@ def test_a_full_disk_fails_no_run_of_shipped_code(
     assert (tmp_path / "cache" / code / "flow.py").is_file()
 
 
-def test_runs_fail_whose_code_is_gone(tmp_path: Path, code: str) -> None:
+def test_of_code_that_is_gone_only_the_run_that_needs_it_says_so(tmp_path: Path) -> None:
+    """Not all runs of all attempts that wait, nor scripts that are elsewhere."""
     made, host = dispatch(tmp_path, tmp_path / "store")
     made.launch(of_code(launch(1), "0" * 64))
-    attempt, kind, reason = host.told.get(timeout=60)
-    assert (attempt, kind) == (1, "CodeUnavailable")
-    assert reason.startswith(f"{tmp_path}/store/{'0' * 64}.zip cannot be read: ")
+    assert host.launched.get(timeout=60).key == 1
+    assert host.told.empty() and made.condition().submits
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE])
+def test_a_cache_that_cannot_be_searched_loses_no_attempt(
+    tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    is_dir = Path.is_dir
+
+    def refused(path: Path) -> bool:
+        if path.name == code:
+            raise OSError(number, os.strerror(number))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    made, host = dispatch(tmp_path, tmp_path / "store")
+    made.launch(of_code(launch(1), code))
+    attempt, reported, reason = host.ended()
+    assert (attempt, reported) == (1, False)
+    assert os.strerror(number) in reason and "check free space" in reason
+    assert host.told.empty() and not made.condition().submits
 
 
 def test_code_is_not_unpacked_here_for_a_driver_in_the_cluster(tmp_path: Path, code: str) -> None:
