@@ -93,7 +93,8 @@ def test_no_manifest_has_a_secret_in_it(case: str) -> None:
 def told(pod: Pod, manifests: list[Manifest], folder: Path) -> Settings:
     """What the services' own ``Settings`` make of the environment that a kubelet would set."""
     secrets = {place: f"value-of-{place[0]}-{place[1]}" for place in pod.secrets}
-    dsns = {name: f"dsn-of-{name}" for name in SERVICES}
+    secrets |= {place: f"dbname={value}" for place, value in secrets.items() if "postgres" in "-".join(place)}
+    dsns = {name: f"dbname=of-{name}" for name in SERVICES}
     secrets |= {
         ("retrofill-init", "postgres-service-dsns"): json.dumps(dsns),
         ("retrofill-init", "kafka-passwords"): '{"operator": "x"}',
