@@ -39,25 +39,23 @@ def lines_until_exit(process: subprocess.Popen[str], pipe: IO[str], longest: int
     A line of more than ``longest`` characters comes in pieces, of which only the last has a newline.
     Nothing else may read from the pipe.
     """
-    exited, exits = os.pipe()
-    selector = None
-    watcher = threading.Thread(target=_watch, args=(process.pid, exits), name="watch-exit", daemon=True)
-    try:
-        selector = selectors.DefaultSelector()
-        watcher.start()
-    except (OSError, RuntimeError):
-        # At a limit of files or threads.
-        if selector is not None:
-            selector.close()
-        os.close(exits)
-        os.close(exited)
-        raise
-    try:
-        yield from _lines(_decoded(_chunks(selector, pipe.fileno(), exited)), longest)
-    finally:
-        watcher.join()
-        os.close(exited)
-        pipe.close()
+    # First: at the limit of files, nothing waits for the child yet.
+    with selectors.DefaultSelector() as selector:
+        exited, exits = os.pipe()
+        watcher = threading.Thread(target=_watch, args=(process.pid, exits), name="watch-exit", daemon=True)
+        try:
+            watcher.start()
+        except RuntimeError:
+            # At the limit of threads.
+            os.close(exits)
+            os.close(exited)
+            raise
+        try:
+            yield from _lines(_decoded(_chunks(selector, pipe.fileno(), exited)), longest)
+        finally:
+            watcher.join()
+            os.close(exited)
+            pipe.close()
 
 
 def _decoded(chunks: Iterator[bytes]) -> Iterator[str]:
@@ -87,14 +85,13 @@ def _lines(texts: Iterator[str], longest: int | None) -> Iterator[str]:
 
 def _chunks(selector: selectors.BaseSelector, pipe: int, exited: int) -> Iterator[bytes]:
     os.set_blocking(pipe, False)
-    with selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        selector.register(exited, selectors.EVENT_READ)
-        while not any(key.fd == exited for key, _ in selector.select()):
-            chunk = _read(pipe)
-            if chunk == b"":
-                return
-            yield chunk or b""
+    selector.register(pipe, selectors.EVENT_READ)
+    selector.register(exited, selectors.EVENT_READ)
+    while not any(key.fd == exited for key, _ in selector.select()):
+        chunk = _read(pipe)
+        if chunk == b"":
+            return
+        yield chunk or b""
     left = MAX_LEFT
     while left > 0 and (chunk := _read(pipe)):
         left -= len(chunk)

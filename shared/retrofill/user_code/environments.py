@@ -192,8 +192,9 @@ class Environments:
         except subprocess.TimeoutExpired as e:
             raise CodeUnavailable(f"the environment cannot be unpacked in {UNPACK_SECONDS:.0f} seconds, {AGAIN}") from e
         except subprocess.CalledProcessError as e:
-            why = redacted(last_line(e.stderr)) or f"status {e.returncode}"
-            if any(f"[Errno {number}]" in last_line(e.stderr) for number in OF_THIS_MACHINE):
+            last = last_line(e.stderr)
+            why = redacted(last) or f"status {e.returncode}"
+            if any(f"[Errno {number}]" in last for number in OF_THIS_MACHINE):
                 raise CannotUnpackHere(f"the environment cannot be unpacked into {self._folder}: {why}") from e
             raise CodeUnavailable(
                 f"the environment cannot be used with {self._python}: {why}: correct its requirements and apply the pipeline "
