@@ -189,6 +189,7 @@ def test_a_request_that_was_refused_can_be_made_otherwise(installation: Installa
     assert installation.events(Topic.DEAD_LETTERS) == []
 
 
+@pytest.mark.long
 def test_many_failed_callbacks_are_called_again(installation: Installation, console: Web, page: Page) -> None:
     for name in SERVICES:
         installation.start(name)

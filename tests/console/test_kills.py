@@ -18,6 +18,7 @@ from tests.support.installation import Installation, until
 DAYS = 60
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_console_that_is_killed_and_started_again_is_live_again(
     installation: Installation, console: Web, page: Page

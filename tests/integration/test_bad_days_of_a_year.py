@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.installation import Installation
 
 from retrofill.user_code.loading import load_pipelines
@@ -29,6 +30,7 @@ def write(run):
 """
 
 
+@pytest.mark.long
 def test_three_bad_days_fail_alone_in_few_attempts(installation: Installation) -> None:
     out = installation.settings.home / "figures"
     installation.start("backfill-planner")

@@ -36,7 +36,7 @@ def stands_still(replica: Replica) -> bool:
     return stat.rpartition(")")[2].split()[0] == "T"
 
 
-@pytest.mark.parametrize("point", some(CRASH_POINTS, "batch:before-commit", "relay:published"))
+@pytest.mark.parametrize("point", some(CRASH_POINTS, "relay:published"))
 def test_a_planner_killed_at_any_step_leaves_one_outcome(installation: Installation, point: str) -> None:
     dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT=point, wait=False)
     definition = daily()
@@ -95,6 +95,7 @@ def test_many_replicas_publish_each_event_once(installation: Installation) -> No
     assert len({e.headers["ce_id"] for e in events}) == len(events)
 
 
+@pytest.mark.long
 def test_a_relay_that_was_fenced_inside_its_kafka_transaction_is_a_relay_again(installation: Installation) -> None:
     stopped = installation.start("backfill-planner", RETROFILL_CRASH_POINT="relay:kafka-begun:stop")
     definition = daily()

@@ -55,6 +55,7 @@ def test_one_backfill_uses_the_drivers_of_all_replicas(stack: Installation) -> N
     assert stack.value("SELECT count(*) FROM seat WHERE attempt_id IS NOT NULL AND acknowledged_at IS NOT NULL") == 6
 
 
+@pytest.mark.long
 def test_a_seat_that_becomes_free_anywhere_is_used_again(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=4))
     starters(stack, 2, INSTANT_SECONDS="0.1")
@@ -138,6 +139,7 @@ def test_a_seat_that_a_release_without_seats_left_taken_is_freed(stack: Installa
     until(lambda: stack.value(free) == 2, "it is free and warm again")
 
 
+@pytest.mark.long
 def test_a_backfill_of_another_shard_gets_the_next_seat(stack: Installation) -> None:
     """Although the owner of the first one could fill each freed seat in the same transaction."""
     stack.apply(daily(max_active_runs=4))

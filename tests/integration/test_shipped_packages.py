@@ -96,6 +96,7 @@ def test_packages_that_were_deleted_fail_runs_with_a_line_and_apply_brings_them_
     assert user.wrote("again") == ["1.0"] * 3
 
 
+@pytest.mark.long
 def test_what_cannot_be_packed_is_told_before_anything_is_published(user: User, tmp_path: Path) -> None:
     file = tmp_path / "requirements.txt"
     file.write_text("gone==1\n")

@@ -164,6 +164,7 @@ def test_of_an_attempt_of_several_runs_only_those_not_accepted_are_run_again(
     assert sorted(again) == sorted(run["id"] for run in runs if run not in accepted)
 
 
+@pytest.mark.long
 def test_a_cancel_does_not_take_an_accepted_output_back(stack: Installation, tmp_path: Path) -> None:
     killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT="publish:exchange")
     id = stack.request("p", "2020-01-01", "2020-01-02", max_active_runs=1)
@@ -176,6 +177,7 @@ def test_a_cancel_does_not_take_an_accepted_output_back(stack: Installation, tmp
     assert list(days(tmp_path)) == ["day=2020-01-01"]
 
 
+@pytest.mark.long
 def test_an_accepted_run_is_not_cancelled_by_itself_either(stack: Installation, tmp_path: Path) -> None:
     killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT="publish:exchange")
     id = stack.request("p", "2020-01-01", "2020-01-02", max_active_runs=1)

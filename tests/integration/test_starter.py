@@ -8,6 +8,7 @@ import pytest
 from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.terminal import Cli, cli
+from tests.support.tiers import some
 
 from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
 from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, RunReported
@@ -118,7 +119,10 @@ def test_pause_resume_and_cancel(stack: Installation) -> None:
     assert stack.outcome(again).body["type"] == "BackfillPlanned"
 
 
-@pytest.mark.parametrize(("wish", "state"), [("continue", "failed"), ("pause", "paused"), ("cancel", "failed")])
+FAILED = [("continue", "failed"), ("pause", "paused"), ("cancel", "failed")]
+
+
+@pytest.mark.parametrize(("wish", "state"), some(FAILED, FAILED[1]))
 def test_what_a_failed_run_does_to_its_backfill(stack: Installation, wish: str, state: str) -> None:
     stack.apply(daily(max_active_runs=1))
     stack.start("instant-starter", INSTANT_FAIL="2020-01-03")
@@ -197,6 +201,7 @@ def test_a_run_whose_driver_is_lost_again_and_again_fails_and_tells_how(
     assert [(" lost at " in line, line.endswith(f": {silent}")) for line in ends] == [(True, True)] * 3
 
 
+@pytest.mark.long
 def test_deadlines_and_callbacks_fire_once(stack: Installation) -> None:
     pages = stack.settings.home / "pages"
     (stack.settings.home / "pager.py").write_text(

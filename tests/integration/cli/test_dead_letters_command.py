@@ -71,6 +71,7 @@ def test_one_is_dropped_with_those_before_it_in_its_partition(cli, poison):
     assert "there is no dead letter" in cli("dead-letters", "replay", poison[0][0]).err
 
 
+@pytest.mark.long
 def test_all_are_dropped_and_new_ones_come(cli, made, poison):
     assert cli("dead-letters", "drop", "--all", "--yes").out == "dropped 6 dead letters\n"
     assert cli("dead-letters", "list").out == "no dead letters\n"

@@ -94,6 +94,7 @@ def succeed(world: World, launches: list[LaunchRequest]) -> None:
         assert world.fields(launch)[-2:] == ["RunReported succeeded", "AttemptEnded done"], world.log(launch)
 
 
+@pytest.mark.long
 def test_two_pipelines_at_once_have_their_own_versions(
     world: World, store: tuple[Path, list[PackedEnvironment]]
 ) -> None:

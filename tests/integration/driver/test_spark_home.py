@@ -74,6 +74,7 @@ def spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_what_the_user_set_reaches_driver_and_scripts(submitting: World, spark_home: Path) -> None:
     (submitting.out / "job.py").write_text(SCRIPT)
     launch = submitting.launch(CODE)

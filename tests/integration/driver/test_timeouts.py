@@ -81,7 +81,8 @@ def test_a_spark_job_that_hangs_is_interrupted_and_tried_again_in_the_same_drive
     until(lambda: not world.beats(), "its work on Spark has ended")
 
 
-@pytest.mark.parametrize("how", ["python", pytest.param("child", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["python", "child"])
 def test_code_that_hangs_ends_its_driver_and_the_next_attempt_has_one_try_less(world: World, how: str) -> None:
     pool = world.executor()
     launch = world.launch(CODE, how=how)

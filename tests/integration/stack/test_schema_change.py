@@ -157,6 +157,7 @@ def contracted(made: Installation, id: str, gate: Path, old: dict[str, Replica])
     assert schema_of(made) == REVISION
 
 
+@pytest.mark.long
 def test_the_new_release_waits_for_its_schema_while_the_one_before_works(
     installation: Installation, before: Path, flow: PipelineDefinition
 ) -> None:

@@ -13,7 +13,6 @@ import pytest
 from tests.integration.driver.world import World, _world
 from tests.support.installation import Installation
 from tests.support.lake import FORMATS
-from tests.support.tiers import some
 
 from retrofill.contract.topics import Topic
 from retrofill.domain.attempt import AttemptMode
@@ -33,7 +32,8 @@ def world(
     yield from _world(World(installation, table_server, tmp_path), monkeypatch)
 
 
-@pytest.mark.parametrize("format", some(FORMATS, "iceberg"))
+@pytest.mark.long
+@pytest.mark.parametrize("format", FORMATS)
 def test_a_range_of_days_is_published_in_the_table_and_equals_pandas(
     world: World, format: str, table_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
