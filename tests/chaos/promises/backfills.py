@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
@@ -18,7 +19,8 @@ def every_request_is_answered(history: History) -> Iterator[str]:
     answers = defaultdict(set)
     for event in history.of(Topic.BACKFILL_EVENTS):
         if event.body["type"] in ANSWERS:
-            answers[event.key].add(str({k: v for k, v in event.body.items() if k != "in_reply_to"}))
+            answer = {k: v for k, v in event.body.items() if k != "in_reply_to"}
+            answers[event.key].add(json.dumps(answer, sort_keys=True))
     planned = {row["id"] for row in history.rows("backfill")}
     for id in history.wishes:
         if len(answers[id]) != 1:
