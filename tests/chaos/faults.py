@@ -19,14 +19,13 @@ AT_WORK = "SELECT count(*) FROM attempt WHERE state = 'running'"
 
 def kill_at_points(stage: Stage, points: dict[str, str]) -> None:
     """Kill one replica of each service at its crash point, all at once; the crew restarts them."""
-    # Those first: without the other services there may be no work.
-    for name in [name for name, point in points.items() if point.startswith("lease:")]:
-        # Kill the hosts with their drivers while one is at work, so that there are leases left to expire.
-        until(lambda: stage.made.value(AT_WORK) > 0, "a driver is at work", seconds=REACH_SECONDS)
-        for replica in stage.crew.of(name):
-            replica.kill()
-        stage.crew.scale(name, 0)
-    for name in points:
+    # Those of leases first: without the other services there may be no work.
+    for name in sorted(points, key=lambda name: not points[name].startswith("lease:")):
+        if points[name].startswith("lease:"):
+            # Kill the hosts with their drivers while one is at work, so that there are leases left to expire.
+            until(lambda: stage.made.value(AT_WORK) > 0, "a driver is at work", seconds=REACH_SECONDS)
+            for replica in stage.crew.of(name):
+                replica.kill()
         stage.crew.scale(name, 0)
     armed = {name: stage.crew.launch(name, RETROFILL_CRASH_POINT=point) for name, point in points.items()}
 
