@@ -117,7 +117,7 @@ class Claims:
         memory: Memory,
         numbers: Sequence[int],
         locked: Mapping[str, RowMapping],
-        staged: Mapping[str, Sequence[RowMapping]],
+        staged: Mapping[str, Sequence[Sequence[RowMapping]]],
     ) -> int:
         """Start attempts in the free slots of these pipelines, publishers first; returns how many.
 
@@ -143,7 +143,7 @@ class Claims:
         shares = share(candidates, pipelines, seats, now)
         for each in unseated:
             # Publishers go first everywhere.
-            since = each.run["started_at"] or each.backfill["requested_at"]
+            since = each.runs[0]["started_at"] or each.backfill["requested_at"]
             shares.lacks(each.pool, each.backfill["pipeline_no"], Rank(-1, since))
         self._remember(tx, memory, candidates, shares, seats)
         with_suspects = {each.id for each in candidates if each.suspects and each.id in shares.slots}

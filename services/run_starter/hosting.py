@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import structlog
@@ -66,16 +66,16 @@ class DriverHost:
             self._wait_for_change(seen)
         return None
 
-    def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
-        """Wait until staged output is accepted or refused; the driver's own lease limits this."""
+    def may_publish(self, launch: LaunchRequest, run_ids: Sequence[int]) -> bool:
+        """Wait until all staged output is accepted, or some refused; the driver's own lease limits this."""
         while not self._closing:
             # Before the read, so no later change is missed.
             seen = self._changes
             try:
                 with reading(self._engine) as conn:
-                    accepted = attempts.accepted(conn, launch.attempt_id, run_id)
+                    accepted = attempts.accepted(conn, launch.attempt_id, run_ids)
             except SQLAlchemyError as e:
-                log.warning("acceptance_unknown", run=run_id, error=first_line(e))
+                log.warning("acceptance_unknown", attempt=launch.attempt_id, error=first_line(e))
                 accepted = None
             if accepted is not None:
                 return accepted

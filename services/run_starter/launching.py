@@ -14,6 +14,7 @@ from retrofill.bus.crash import crash_point
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.attempt import EXECUTES, AttemptMode
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
+from retrofill.domain.run import MACHINE
 from retrofill.store import launches, pipelines
 from run_starter.definitions import Definitions
 from run_starter.executors import Launcher, LaunchRequest, RunToDo
@@ -47,8 +48,13 @@ class Launching:
         lease_seconds: float | None = None,
         tries: Mapping[int, Mapping[str, int]] | None = None,
         unpublished: Sequence[int] = (),
+        accepted: Sequence[Row] = (),
     ) -> LaunchRequest:
-        """``runs`` are rows of ``backfill``, as before the claim; ``tries``: see ``tries_used``."""
+        """``runs`` are rows of ``backfill``, as before the claim; ``tries``: see ``tries_used``.
+
+        ``accepted``: of a publication, all runs that the same attempt staged.
+        """
+        own = {row["id"] for row in runs}
         publishes = mode == AttemptMode.PUBLISH
         return LaunchRequest(
             backfill_id=backfill["id"],
@@ -63,6 +69,7 @@ class Launching:
             keep_replaced_days=self.keep_replaced_days,
             earlier=tuple(earlier),
             unpublished=tuple(unpublished),
+            siblings=tuple(_published(row) for row in accepted if row["id"] not in own),
         )
 
     def first(self, attempt_id: int) -> bool:
@@ -105,6 +112,7 @@ class Launching:
             found.attempt["lease_seconds"],
             tries_used(conn, [(definition, runs)]),
             [each.id for each in launches.unpublished(conn, again) if each.id != attempt_id],
+            launches.accepted_of(conn, accepted_attempts([(mode, runs)])).get(runs[0]["accepted_attempt"], ()),
         )
 
     def definitions_now(self, tx: Transaction, rows: Sequence[RowMapping]) -> dict[str, PipelineDefinition]:
@@ -141,6 +149,11 @@ def tries_used(
     return launches.tries_used(conn, [row["id"] for rows in limited for row in rows if row["attempt"]])
 
 
+def accepted_attempts(batches: Iterable[tuple[AttemptMode, Sequence[Row]]]) -> set[int]:
+    """The accepted attempts whose output these batches publish."""
+    return {rows[0]["accepted_attempt"] for mode, rows in batches if mode == AttemptMode.PUBLISH}
+
+
 def _executed(row: Row, tries: Mapping[int, Mapping[str, int]]) -> RunToDo:
     more = tries.get(row["id"], {})
     return RunToDo(
@@ -163,4 +176,5 @@ def _published(row: Row) -> RunToDo:
         publication=row["publication"] + 1,
         accepted_attempt=row["accepted_attempt"],
         outputs=tuple(row["outputs"]["folders"]),
+        over=row["state"] in MACHINE.terminal,
     )

@@ -24,10 +24,10 @@ POLL_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Publication:
-    """An accepted run of a backfill, the pool of that, and the slots for a publisher."""
+    """Accepted runs of one attempt of a backfill, the pool of that, and the slots for a publisher."""
 
     backfill: RowMapping
-    run: RowMapping
+    runs: Sequence[RowMapping]
     pool: str
     slot: int
     pipeline_slot: int
@@ -35,7 +35,7 @@ class Publication:
 
 def publishable(
     locked: Mapping[str, RowMapping],
-    staged: Mapping[str, Sequence[RowMapping]],
+    staged: Mapping[str, Sequence[Sequence[RowMapping]]],
     definitions: Mapping[str, PipelineDefinition],
     limits: Mapping[int, int],
     taken: Mapping[int, Taken],
@@ -94,7 +94,7 @@ def seated(publications: Sequence[Publication], seats: Mapping[str, Seats]) -> t
         free = seats[each.pool]
         if free.count("pool"):
             place = (each.slot, each.pipeline_slot, free.take("pool"))
-            wanted.append(Wanted(each.backfill, AttemptMode.PUBLISH, [each.run], *place))
+            wanted.append(Wanted(each.backfill, AttemptMode.PUBLISH, each.runs, *place))
         else:
             unseated.append(each)
     return wanted, unseated

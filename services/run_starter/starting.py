@@ -18,12 +18,13 @@ from retrofill.domain.run import RunState
 from retrofill.store import attempts, hosts, runs
 from retrofill.store.clock import database_now
 from retrofill.store.hosts import Seat
+from retrofill.store.launches import accepted_of
 from retrofill.store.launches import earlier as earlier_attempts
 from retrofill.store.launches import unpublished as unpublished_attempts
 from retrofill.store.transition import Plus
 from run_starter.announcing import publishing
 from run_starter.executors import LaunchRequest
-from run_starter.launching import Launching, tries_used
+from run_starter.launching import Launching, accepted_attempts, tries_used
 from run_starter.leases import Leases
 from run_starter.memory import LEASES_KEY
 
@@ -66,6 +67,7 @@ class Starting:
         again = [(each.backfill["id"], each.runs) for each in wanted if _is_repeated(each)]
         earlier, unpublished = earlier_attempts(tx.conn, again), unpublished_attempts(tx.conn, again)
         tries = tries_used(tx.conn, [(definitions[id], runs) for id, runs in again])
+        accepted = accepted_of(tx.conn, accepted_attempts((each.mode, each.runs) for each in wanted))
         own = self.own()
         ids = attempts.insert_all(tx.conn, new, own, now + timedelta(seconds=lease), lease)
         if len(ids) != len(new):
@@ -83,6 +85,7 @@ class Starting:
                 earlier=[one.id for one in earlier if one.has_any(each.backfill["id"], each.runs)],
                 tries=tries,
                 unpublished=[one.id for one in unpublished if one.has_any(each.backfill["id"], each.runs)],
+                accepted=accepted.get(each.runs[0]["accepted_attempt"], ()) if each.mode == AttemptMode.PUBLISH else (),
             )
             for id, each in claimed
             if each.seat.host_id in own

@@ -116,21 +116,26 @@ def test_the_largest_attempt_is_an_earlier_one_of_its_first_run_and_of_its_last(
 
 def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Both) -> None:
     def accept(conn: Any) -> int:
-        values = {"state": "staged", "outputs": {"folders": []}, "accepted_attempt": 1}
-        return int(conn.execute(update(t.run).where(t.run.c.position > 0).values(values)).rowcount)
+        changed = 0
+        for attempt, positions in ((7, (1, 2)), (8, (3,))):
+            values = {"state": "staged", "outputs": {"folders": []}, "accepted_attempt": attempt}
+            changed += conn.execute(update(t.run).where(t.run.c.position.in_(positions)).values(values)).rowcount
+        return changed
 
-    def found(conn: Any, wanted: dict[str, int]) -> dict[str, list[int]]:
-        return {id: [row["position"] for row in rows] for id, rows in claims.staged(conn, wanted).items()}
+    def found(conn: Any, wanted: dict[str, int]) -> dict[str, list[list[int]]]:
+        """The positions of those that one publisher takes."""
+        found = claims.staged(conn, wanted).items()
+        return {id: [[row["position"] for row in rows] for rows in together] for id, together in found}
 
     said = both.play(
         put(),
         ("a", lambda conn: [make_backfill(conn, id, 4, START + n * 9 * DAY) for n, id in enumerate(["b1", "b2"])]),
         ("a", lambda conn: found(conn, {"b1": 9})),
         ("a", accept),
-        ("a", lambda conn: found(conn, {"b2": 2, "b1": 9})),
+        ("a", lambda conn: found(conn, {"b2": 1, "b1": 9})),
         ("a", commit),
     )
-    assert said[2:5] == [{}, 6, {"b2": [1, 2], "b1": [1, 2, 3]}]
+    assert said[2:5] == [{}, 6, {"b2": [[1, 2]], "b1": [[1, 2], [3]]}]
 
 
 def test_ranges_of_which_other_runs_are_to_be_published(both: Both) -> None:
@@ -250,12 +255,23 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
         ("a", lambda conn: (claim(conn, 1, count=2), give(conn, 1, 1, 2), begin(conn, 1, 1, 2))),
         (
             "a",
-            lambda conn: (attempts.accepted(conn, 1, 1), attempts.accepted(conn, 9, 1), attempts.accepted(conn, 1, 9)),
+            lambda conn: (
+                attempts.accepted(conn, 1, [1]),
+                attempts.accepted(conn, 9, [1]),
+                attempts.accepted(conn, 1, [9]),
+            ),
         ),
-        ("a", lambda conn: (accept(conn, 1, 1), attempts.accepted(conn, 1, 1), attempts.accepted(conn, 1, 2))),
+        ("a", lambda conn: (accept(conn, 1, 1), attempts.accepted(conn, 1, [1]), attempts.accepted(conn, 1, [2]))),
         ("a", lambda conn: (claims.staged(conn, {"b1": 9}), runs.backfills_to_publish(conn, 0))),
         ("a", lambda conn: (leave(conn, 1, 1, to=RunState.STAGED), leave(conn, 1, 2), over(conn, 1, "lost"))),
-        ("a", lambda conn: (attempts.accepted(conn, 1, 1), attempts.accepted(conn, 1, 2), runs.count_unfinished(conn))),
+        (
+            "a",
+            lambda conn: (
+                attempts.accepted(conn, 1, [1]),
+                attempts.accepted(conn, 1, [2]),
+                runs.count_unfinished(conn),
+            ),
+        ),
         ("a", lambda conn: (claims.staged(conn, {"b1": 9, "b2": 9}), attempts.leases(conn, 0))),
         ("a", lambda conn: (runs.backfills_to_publish(conn, 0), runs.backfills_to_publish(conn, 1))),
         ("a", lambda conn: (backfills.progress(conn, "b1"), backfills.to_be_decided(conn, ["b1"]))),
@@ -266,10 +282,11 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
         ("a", commit),
         ("b", lambda conn: (claims.staged(conn, {"b1": 9}), renew(conn, 2, 120), lease_left(conn, 2, 1))),
         # Its publisher is the attempt that has it, not the one that staged it.
-        ("b", lambda conn: (attempts.accepted(conn, 1, 1), attempts.accepted(conn, 2, 1))),
+        ("b", lambda conn: (attempts.accepted(conn, 1, [1]), attempts.accepted(conn, 2, [1]))),
         ("b", lambda conn: attempts.to_be_ended(conn, [1, 2])),
         ("b", lambda conn: runs.move(conn, "staged", [{"id": 1, "attempt_id": 2}], adopt)),
-        ("b", lambda conn: (attempts.accepted(conn, 2, 1), claims.staged(conn, {"b1": 9}))),
+        ("b", lambda conn: (attempts.accepted(conn, 2, [1]), attempts.accepted(conn, 2, [1, 2]))),
+        ("b", lambda conn: (claims.staged(conn, {"b1": 9}), launches.accepted_of(conn, [1, 2]))),
         ("b", commit),
     )
     said = said[len(BASE) :]

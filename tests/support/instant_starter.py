@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -133,7 +134,7 @@ class InstantDriver:
         talk = Talk(executor, host, request, self._launch)
         # ``Talk`` implements what a publisher needs of both.
         # It stages folders only, which need no Spark.
-        self._tables = Tables(self._launch, cast(Sessions, None), lambda _: False, print)
+        self._tables = Tables(cast(Sessions, None), lambda _: False, print)
         self._publisher = Publisher(self._launch, talk, talk, self._report_end, self._tables)  # type: ignore[arg-type]
         self.begun: int | None = None
 
@@ -159,7 +160,7 @@ class InstantDriver:
     def _execute(self, run: LaunchedRun) -> bool | None:
         """Execute one run. Returns whether it succeeded, ``None`` if the driver was ended."""
         if run.accepted_attempt is not None:
-            result = publish_all(self._launch, run, run.accepted_attempt, run.outputs, self._tables)
+            ((_, result),) = publish_all(self._launch, run.accepted_attempt, [run], self._tables)
             self._report(run, result)
             return result.succeeded
         if not self._work(run):
@@ -181,7 +182,7 @@ class InstantDriver:
             except NotKept as e:
                 self._report(run, Result(False, error_info(e)))
                 return False
-            self._publisher.publish(run, outputs)
+            self._publisher.publish([replace(run, outputs=outputs)])
         else:
             self._report(run, Result(not failed, error))
         return not failed
@@ -234,14 +235,14 @@ class Talk:
         self._host = host
         self._request = request
         self._launch = launch
-        self._asked = 0
+        self._asked: list[int] = []
 
     def staged(self, run: LaunchedRun, outputs: tuple[str, ...]) -> None:
         self._executor.say(RunStaged(**self._request.about, **run.about, outputs=outputs))
 
-    def say(self, kind: str, run_id: int) -> None:
+    def say(self, kind: str, run_ids: list[int]) -> None:
         assert kind == "may_publish"
-        self._asked = run_id
+        self._asked = run_ids
 
     def hear(self, kind: str) -> bool:
         assert kind == "publish"

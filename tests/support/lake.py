@@ -6,7 +6,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -14,11 +14,12 @@ from typing import Any, cast
 from psycopg.conninfo import conninfo_to_dict
 
 from retrofill import java
+from retrofill.driver.facts import ErrorInfo
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
-from retrofill.driver.tables.output import TableOutput
-from retrofill.driver.tables.publication import TablePublication, Tables, steps
+from retrofill.driver.tables.group import groups_of
+from retrofill.driver.tables.publication import TablePublication, TableResult, Tables, steps
 from retrofill.driver.versions import close_by_stop_only
 from retrofill.settings import Settings
 from retrofill.stack.maven import Artifact
@@ -116,19 +117,20 @@ class Attempt:
         self.outputs = self.staging.seal()
 
     def publications(self, attempt_id: int | None = None) -> Iterator[TablePublication]:
-        """Those of all runs, in order. ``attempt_id``: that staged them, unless it was this one."""
-        for run in self.launch.runs:
-            for output in self.outputs[run.id]:
-                found = TableOutput.of(output)
-                assert found is not None
-                yield TablePublication(
-                    found, self.launch, run, attempt_id or self.launch.attempt_id, lambda: self.ask()
-                )
+        """Those of all tables, in order. ``attempt_id``: that staged them, unless it was this one."""
+        runs = [replace(run, outputs=tuple(self.outputs[run.id])) for run in self.launch.runs]
+        for group in groups_of(self.launch, attempt_id or self.launch.attempt_id, runs):
+            wanted = [run.id for run in runs]
+            yield TablePublication(group, lambda _: self.ask(), wanted, keep_days=self.launch.keep_replaced_days)
 
-    def publish(self, attempt_id: int | None = None) -> list[str | None]:
-        """Publish everything, as a driver does. Returns the tables' versions since then."""
-        tables = Tables(self.launch, cast(Sessions, self.sessions), lambda _: self.ask(), _fail)
-        return [tables.publish(each.output, each.run, each.attempt) for each in self.publications(attempt_id)]
+    def publish(self, attempt_id: int | None = None) -> list[str]:
+        """Publish everything, as a driver does. Returns the tables' versions since then, by run."""
+        tables = Tables(cast(Sessions, self.sessions), lambda _: self.ask(), _fail)
+        return [
+            _version(result)
+            for each in self.publications(attempt_id)
+            for result in tables.publish(each, again=any(run.publication for run in each.whole.runs)).values()
+        ]
 
 
 class Publisher:
@@ -139,8 +141,8 @@ class Publisher:
         if of is not None:
             attempt.outputs = of.outputs
         self.attempt = attempt
-        publication = next(attempt.publications((of or attempt).launch.attempt_id))
-        self._steps = steps(publication, attempt.sessions.publisher())
+        self.publication = next(attempt.publications((of or attempt).launch.attempt_id))
+        self._steps = steps(self.publication, attempt.sessions.publisher())
         self.ended = False
         self.version: str | None = None
         self.error: Exception | None = None
@@ -149,8 +151,12 @@ class Publisher:
         """Continue to the next pause. Returns its name, or ``None`` at the end."""
         try:
             return next(self._steps)
-        except StopIteration as end:
-            self.ended, self.version = True, end.value
+        except StopIteration:
+            self.ended = True
+            try:
+                (self.version,) = {_version(each) for each in self.publication.results.values()}
+            except PublicationFailed as e:
+                self.error = e
         except Exception as e:  # noqa: BLE001 - whatever Spark raises
             self.ended, self.error = True, e
         return None
@@ -225,7 +231,7 @@ class Lake:
         if self.format == "iceberg":
             self.spark.sql(f"REFRESH TABLE {self.table}").collect()
             return int(
-                self.spark.table(f"{self.table}.snapshots").where("summary['retrofill.run_id'] IS NOT NULL").count()
+                self.spark.table(f"{self.table}.snapshots").where("summary['retrofill.runs'] IS NOT NULL").count()
             )
         history = self.spark.sql(f"DESCRIBE HISTORY {self.table}")
         return int(history.where("userMetadata LIKE '%\"retrofill\"%'").count())
@@ -299,6 +305,20 @@ def launch(run_ids: range, attempt_id: int, day: int, number: int) -> Launch:
             "installation": "test",
         }
     )
+
+
+class PublicationFailed(Exception):
+    """Why a run was not published. ``kind``: the name of the exception's class."""
+
+    def __init__(self, error: ErrorInfo) -> None:
+        super().__init__(error.message)
+        self.kind = error.type
+
+
+def _version(result: TableResult) -> str:
+    if isinstance(result, ErrorInfo):
+        raise PublicationFailed(result)
+    return result
 
 
 def _fail(why: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ class RunToDo:
 
     With ``accepted_attempt``, only what that attempt staged (``outputs``) is to be published.
     ``tries``: of its tasks, that timed out and ended their drivers. ``restores``: the run that it undoes,
-    which published ``outputs``.
+    which published ``outputs``. ``review``: how often a review has to approve it again. ``over``: it has ended.
     """
 
     id: int
@@ -40,6 +40,8 @@ class RunToDo:
     outputs: tuple[str, ...] = ()
     tries: Mapping[str, int] = field(default_factory=dict)
     restores: int | None = None
+    review: int = 0
+    over: bool = False
 
     def as_json(self, zone: ZoneInfo) -> dict[str, Any]:
         """As part of the ``launch`` message. ``zone``: the pipeline's."""
@@ -55,6 +57,8 @@ class RunToDo:
             "outputs": list(self.outputs),
             "tries": dict(self.tries),
             "restores": self.restores,
+            "review": self.review,
+            "over": self.over,
         }
 
 
@@ -79,6 +83,8 @@ class LaunchRequest:
     keep_replaced_days: int = 0
     # Ranges that had some of these runs, and of which others may still publish what they staged.
     unpublished: tuple[int, ...] = ()
+    # Of a publication: the other runs whose output the same attempt staged.
+    siblings: tuple[RunToDo, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -92,7 +98,7 @@ class LaunchRequest:
     @property
     def executions(self) -> int:
         """How often user code is called. A range is executed in one go."""
-        return 1 if self.mode == AttemptMode.RANGE else len(self.runs)
+        return len(self.runs) if self.mode == AttemptMode.EACH else 1
 
     def as_json(self) -> dict[str, Any]:
         """The ``launch`` message to a driver process (``retrofill.driver.launch``)."""
@@ -110,6 +116,7 @@ class LaunchRequest:
             "installation": self.installation,
             "keep_replaced_days": self.keep_replaced_days,
             "unpublished": list(self.unpublished),
+            "siblings": [run.as_json(zone) for run in self.siblings],
         }
 
 
@@ -152,8 +159,8 @@ class Host(Protocol):
         ``None``: it must not begin any more.
         """
 
-    def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
-        """Whether this driver publishes what the run staged. Waits until that is decided."""
+    def may_publish(self, launch: LaunchRequest, run_ids: Sequence[int]) -> bool:
+        """Whether this driver publishes what all these runs staged. Waits until that is decided."""
 
     def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
         """Publish a report of the driver, with this trace context. In order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -78,11 +78,11 @@ class Answers:
             self.begun = run_id
         self._send({"begin": left})
 
-    def _on_may_publish(self, run_id: int) -> None:
-        _in_thread(self._publish, run_id)
+    def _on_may_publish(self, run_ids: Sequence[int]) -> None:
+        _in_thread(self._publish, run_ids)
 
-    def _publish(self, run_id: int) -> None:
-        self._send({"publish": self._host.may_publish(self.launch, run_id)})
+    def _publish(self, run_ids: Sequence[int]) -> None:
+        self._send({"publish": self._host.may_publish(self.launch, run_ids)})
 
     def _on_report(self, fields: Mapping[str, Any]) -> None:
         number = int(fields["number"])

@@ -9,6 +9,7 @@ from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefi
 
 TASK = "restore"
 # Nothing is imported; it only tells the attempts from those with the user's code.
+UNDO_BATCH = 400
 UNDO_MODULE = "retrofill.driver.restoring"
 CODE = CodeLocation(module=UNDO_MODULE, attribute="restore")
 
@@ -27,7 +28,9 @@ def undo_of(definition: PipelineDefinition) -> PipelineDefinition:
         update={
             "tasks": (TaskDefinition(name=TASK),),
             "code": CODE,
-            "batch_mode": "each",
+            # Its task restores all intervals of a range in one go, whatever the user's tasks could.
+            "batch_mode": "range",
+            "batch_size": UNDO_BATCH,
             "batch_target_seconds": None,
             "deadlines": (),
         }

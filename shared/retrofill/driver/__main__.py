@@ -12,9 +12,9 @@ and the logs go to the log of the attempt (``output.Output``). The protocol:
 4. driver, for each run: ``{"may_begin": RUN_ID}``
 5. host: ``{"begin": 14.2}``, the seconds left of the attempt's lease, or ``null`` if the run must
    not begin; then the driver begins no other run of the attempt either
-6. driver, for each run that staged output, while the next one is under way:
-   ``{"may_publish": RUN_ID}``, and again before each commit to a table; host: ``{"publish": true}``
-   if Postgres has it accepted, else ``false``
+6. driver, for the runs of a piece that staged output, while the next one is under way:
+   ``{"may_publish": [RUN_ID, …]}``, and again before each commit to a table; host: ``{"publish": true}``
+   if Postgres has all of it accepted, else ``false``
 7. driver, when its reports are acknowledged: ``{"done": {"reported": true, "retire": false}}``,
    with ``retire`` if a run failed. Then 3 again, or it is replaced; the session is released
    meanwhile.

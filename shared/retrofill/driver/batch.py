@@ -91,8 +91,7 @@ class Batch:
         except (CannotStage, OSError) as e:
             staging.discard()
             return Result(False, error_info(e))
-        for run in piece.runs:
-            self._publisher.publish(run, outputs.get(run.id, ()))
+        self._publisher.publish([replace(run, outputs=outputs.get(run.id, ())) for run in piece.runs])
         return None
 
     def application(self) -> SparkApplication | None:
@@ -211,7 +210,7 @@ class Batch:
         try:
             if pipeline is None:
                 session = partial(self._sessions.use, self._launch.tag_of(piece, task.name))
-                restore(self._launch, piece.runs[0], staging, session, task.name)
+                restore(self._launch, piece, staging, session, task.name)
                 return None
             return pipeline.functions[task.name](run_of(self._launch, piece, self._sessions, staging, task.name, trace))
         except FAILURES as e:

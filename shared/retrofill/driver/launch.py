@@ -19,7 +19,8 @@ class LaunchedRun:
     ``accepted_attempt`` staged (``outputs``) is only to be published. ``tries``: of its tasks, that
     timed out and ended their drivers. ``utc_offsets``: of the pipeline's time zone at both ends of
     the interval, in seconds, for a Python that does not know the zone. ``restores``: the run that
-    this one undoes, which published ``outputs``.
+    this one undoes, which published ``outputs``. ``review``: how often a review has to approve it
+    again. ``over``: it has ended.
     """
 
     id: int
@@ -32,6 +33,8 @@ class LaunchedRun:
     tries: Mapping[str, int] = field(default_factory=dict)
     utc_offsets: tuple[float, float] = (0.0, 0.0)
     restores: int | None = None
+    review: int = 0
+    over: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> LaunchedRun:
@@ -39,6 +42,7 @@ class LaunchedRun:
         values = known(cls, given)
         for name in ("interval_start", "interval_end"):
             values[name] = datetime.fromisoformat(values[name])
+        values["outputs"] = tuple(values.get("outputs", ()))
         return cls(**values)
 
     @property
@@ -95,6 +99,7 @@ class Launch:
     sessions must be closed first. ``installation``: id of the installation, of which several may
     share a Spark server. ``keep_replaced_days``: how long what is replaced is kept.
     ``unpublished``: attempts of which other runs may still publish rows from a table that they share with these.
+    ``siblings``: of a publication, the other runs that the same attempt staged.
     """
 
     backfill_id: str
@@ -110,6 +115,7 @@ class Launch:
     installation: str = ""
     keep_replaced_days: int = 0
     unpublished: tuple[int, ...] = ()
+    siblings: tuple[LaunchedRun, ...] = ()
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Launch:
@@ -117,13 +123,14 @@ class Launch:
         values = known(cls, given)
         values["mode"] = AttemptMode(values["mode"])
         values["runs"] = tuple(map(LaunchedRun.of, values["runs"]))
+        values["siblings"] = tuple(map(LaunchedRun.of, values.get("siblings", ())))
         values["pipeline"] = Definition.of(values["pipeline"])
         return cls(**values)
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The runs as user code processes them."""
-        return (Piece(self.runs),) if self.mode == AttemptMode.RANGE else tuple(Piece((run,)) for run in self.runs)
+        """The runs as they are processed: one by one, or all of a range or a publication in one go."""
+        return tuple(Piece((run,)) for run in self.runs) if self.mode == AttemptMode.EACH else (Piece(self.runs),)
 
     @property
     def undoes(self) -> bool:

@@ -22,7 +22,7 @@ from retrofill.driver.lease import Lease
 from retrofill.driver.log import bound, get_log
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending
-from retrofill.driver.publishing import Publisher, may_publish, publish_all
+from retrofill.driver.publishing import Ended, Publisher, may_publish, publish_all
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
 from retrofill.driver.submit import Submits
@@ -152,9 +152,9 @@ class Server:
             self._ending.end(why)
 
         sessions = self._sessions_of(launch)
-        tables = Tables(launch, sessions, partial(may_publish, self._host), lost)
+        tables = Tables(sessions, partial(may_publish, self._host), lost)
         if launch.mode == AttemptMode.PUBLISH:
-            return Publications(launch, sessions, tables)
+            return Publications(launch, sessions, tables, self._ended)
         publisher = Publisher(launch, reporter, self._host, self._ended, tables)
         return Batch(launch, sessions, submits, self._code, publisher, lost, stuck=self._leave)
 
@@ -223,10 +223,11 @@ class Publications:
     Needs no user code, and a session only for tables.
     """
 
-    def __init__(self, launch: Launch, sessions: Sessions, tables: Tables) -> None:
+    def __init__(self, launch: Launch, sessions: Sessions, tables: Tables, ended: Ended) -> None:
         self._sessions = sessions
         self._tables = tables
         self._launch = launch
+        self._ended = ended
         self._needs_spark = any(TableOutput.of(output) for run in launch.runs for output in run.outputs)
 
     def prepare(self) -> Result | None:
@@ -238,14 +239,15 @@ class Publications:
             return Result(False, error_info(e))
         return None
 
-    def run(self, piece: Piece, _: Reporter) -> Result:
-        (run,) = piece.runs
-        assert run.accepted_attempt is not None
+    def run(self, piece: Piece, reporter: Reporter) -> None:
+        attempt = piece.runs[0].accepted_attempt
+        assert attempt is not None
         try:
-            return publish_all(self._launch, run, run.accepted_attempt, run.outputs, self._tables)
+            for run, result in publish_all(self._launch, attempt, piece.runs, self._tables):
+                self._ended(self._launch, run, reporter, result)
         except NotPermitted as e:
-            # Its report is ignored: the run is another attempt's.
-            return Result(False, error_info(e))
+            # The runs are another attempt's.
+            log.warning("not_ours_to_publish", attempt=self._launch.attempt_id, error=str(e))
 
     def application(self) -> SparkApplication | None:
         return self._sessions.application() if self._needs_spark else None

@@ -87,16 +87,16 @@ class Staging:
             self._add(target, staged)
         return str(staged.folder / "new")
 
-    def restore(self, task: str, path: str) -> None:
+    def restore(self, task: str, path: str, number: int = 0) -> None:
         """Stage what the run that this one undoes has replaced at ``path``.
 
         Raises ``NotKept``, ``CannotStage`` or ``OSError``.
         """
-        restores = self._runs[0].restores
+        restores = self._runs[number].restores
         assert restores is not None
         undone = key_of(self._launch.installation, restores)
         kept = find_before(Path(path), undone)
-        new = Path(self.stage(task, path))
+        new = Path(self.stage(task, path, number))
         copy(kept, new)
         with self._lock:
             about = {"undoes": undone, "output_of": kept.run}

@@ -226,7 +226,7 @@ _LEASE_LEFT = (
         or_(in_state(run, RunState.PUBLISHING), _MAY_BEGIN),
     )
 )
-_PUBLISHER = select(run.c.attempt_id, run.c.state).where(run.c.id == bindparam("run"))
+_PUBLISHER = select(run.c.attempt_id, run.c.state).where(one_of(run.c.id, "runs"))
 _HOSTED = select(attempt.c.id).where(one_of(attempt.c.id, "ids"), _GOES_ON)
 
 
@@ -242,14 +242,14 @@ def lease_left(conn: Connection, attempt_id: int, run_id: int) -> float | None:
     return None if seconds is None else float(seconds)
 
 
-def accepted(conn: Connection, attempt_id: int, run_id: int) -> bool | None:
-    """Whether the attempt's driver publishes the run's staged output; ``None`` while undecided."""
-    row = conn.execute(_PUBLISHER, {"run": run_id}).one_or_none()
-    if row is None or row.attempt_id != attempt_id:
+def accepted(conn: Connection, attempt_id: int, run_ids: Collection[int]) -> bool | None:
+    """Whether the attempt's driver publishes the staged output of all these runs; ``None`` while undecided."""
+    rows = conn.execute(_PUBLISHER, {"runs": sorted(run_ids)}).all()
+    if len(rows) < len(run_ids) or any(row.attempt_id != attempt_id for row in rows):
         return False
-    if row.state in (RunState.STARTING, RunState.RUNNING):
+    if any(row.state in (RunState.STARTING, RunState.RUNNING) for row in rows):
         return None
-    return bool(row.state == RunState.PUBLISHING)
+    return all(row.state == RunState.PUBLISHING for row in rows)
 
 
 def to_be_ended(conn: Connection, hosted: Collection[int]) -> list[int]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from zlib import crc32
 
@@ -268,22 +270,38 @@ def pipelines_with_suspects(conn: Connection, shard: int) -> set[int]:
     return set(conn.execute(_SHARDS_SUSPECTS, {"shard": shard}).scalars())
 
 
-_NEXT_STAGED = (
-    select(run)
-    .where(run.c.backfill_id == _WANTED.c.backfill_id, in_state(run, RunState.STAGED))
-    .order_by(run.c.position)
+_FIRST = func.min(run.c.position)
+# Only once their attempt is over: until then, its own driver publishes them, and more of its runs may be accepted.
+_ACCEPTED = (
+    select(run.c.accepted_attempt, _FIRST.label("first"))
+    .where(
+        run.c.backfill_id == _WANTED.c.backfill_id,
+        in_state(run, RunState.STAGED),
+        ~exists().where(attempt.c.id == run.c.accepted_attempt, attempt.c.slot.is_not(None)),
+    )
+    .group_by(run.c.accepted_attempt)
+    .order_by(_FIRST)
     .limit(_WANTED.c.count)
-    .lateral("next_staged")
+    .correlate(_WANTED.table)
+    .lateral("accepted")
 )
 _STAGED = (
-    select(_NEXT_STAGED)
-    .select_from(_WANTED.table)
-    .join(_NEXT_STAGED, true())
-    .order_by(_WANTED.c.no, _NEXT_STAGED.c.position)
+    select(run)
+    .select_from(_WANTED.table.join(_ACCEPTED, true()))
+    .join(
+        run,
+        and_(run.c.backfill_id == _WANTED.c.backfill_id, run.c.accepted_attempt == _ACCEPTED.c.accepted_attempt),
+    )
+    .where(in_state(run, RunState.STAGED))
+    .order_by(_WANTED.c.no, _ACCEPTED.c.first, run.c.position)
 )
 
 
-def staged(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
-    """Accepted runs that wait for a publisher by backfill, the first ones, at most as many as ``wanted`` of each."""
+def staged(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[list[RowMapping]]]:
+    """Accepted runs that wait for a publisher by backfill, those of one accepted attempt together.
+
+    The first ones, of at most as many attempts as ``wanted`` of each backfill.
+    """
     given = _WANTED.values(backfill_id=wanted, count=wanted.values())
-    return _by_backfill(conn, _STAGED, given)
+    found = _by_backfill(conn, _STAGED, given)
+    return {id: [list(rows) for _, rows in groupby(runs, itemgetter("accepted_attempt"))] for id, runs in found.items()}

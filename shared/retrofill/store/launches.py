@@ -6,7 +6,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Integer, RowMapping, Select, Text, bindparam, exists, func, or_, select
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Integer,
+    RowMapping,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    exists,
+    func,
+    or_,
+    select,
+)
 
 from retrofill.domain.attempt import LIVE, AttemptMode, AttemptOutcome
 from retrofill.domain.names import MAX_BATCH
@@ -80,6 +93,31 @@ def _before(
     )
     # An attempt may have had runs of several batches.
     return [*dict.fromkeys(Earlier(*row) for row in conn.execute(attempts, given))]
+
+
+_ACCEPTED_ATTEMPTS = Arrays("accepted", id=BigInteger)
+_ACCEPTED_RUNS = (
+    select(run)
+    .select_from(_ACCEPTED_ATTEMPTS.table.join(attempt, attempt.c.id == _ACCEPTED_ATTEMPTS.c.id))
+    .join(
+        run,
+        and_(
+            run.c.backfill_id == attempt.c.backfill_id,
+            run.c.position >= attempt.c.position,
+            run.c.position < attempt.c.position + attempt.c.runs,
+            run.c.accepted_attempt == attempt.c.id,
+        ),
+    )
+    .order_by(run.c.position)
+)
+
+
+def accepted_of(conn: Connection, attempt_ids: Collection[int]) -> dict[int, list[RowMapping]]:
+    """All runs whose output was accepted of these attempts, by attempt."""
+    found: dict[int, list[RowMapping]] = {id: [] for id in attempt_ids}
+    for row in conn.execute(_ACCEPTED_RUNS, _ACCEPTED_ATTEMPTS.values(id=sorted(found))).mappings() if found else ():
+        found[row["accepted_attempt"]].append(row)
+    return found
 
 
 _USED = (

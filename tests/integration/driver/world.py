@@ -88,7 +88,7 @@ class Recorder:
     def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
         return self.lease_seconds if self.allowed else None
 
-    def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
+    def may_publish(self, launch: LaunchRequest, run_ids: Sequence[int]) -> bool:
         return self.accepts
 
     def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:

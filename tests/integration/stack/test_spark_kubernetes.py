@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -85,7 +85,7 @@ class Ended(Host):
     def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
         return None
 
-    def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
+    def may_publish(self, launch: LaunchRequest, run_ids: Sequence[int]) -> bool:
         return False
 
     def driver_ended(

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.support.lake import Attempt, Lake
-
-from retrofill.driver.tables.protocol import NotPublished
+from tests.support.lake import Attempt, Lake, PublicationFailed
 
 Change = Callable[[Lake], object]
 
@@ -60,7 +58,7 @@ def test_files_with_rows_of_several_intervals_are_rewritten_or_refused(lake: Lak
         assert lake.content(table) == ["1 new", "2 other"]
     else:
         with pytest.raises(
-            NotPublished, match="of which Iceberg cannot replace a part: partition the table"
+            PublicationFailed, match="of which Iceberg cannot replace a part: partition the table"
         ) as refused:
             attempt.publish()
         assert len(str(refused.value).splitlines()) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.lake import Attempt, Lake, Publisher
+from tests.support.lake import Attempt, Lake, PublicationFailed, Publisher
 from tests.support.tiers import some
 
 from retrofill.driver.kept import NotKept
@@ -72,7 +72,8 @@ def test_rows_that_somebody_changed_since_are_left_alone(lake: Lake, change: str
     lake.spark.sql(change.format(lake.table)).collect()
     before = lake.content()
     error = Publisher(attempt).finish()
-    assert type(error).__name__ == "PublishedAgain"
+    assert isinstance(error, PublicationFailed)
+    assert error.kind == "PublishedAgain"
     assert f"the rows of {lake.table} were changed after run 2 had published them" in str(error)
     assert lake.content() == before
 
@@ -150,7 +151,8 @@ def test_a_renamed_column_is_not_emptied(lake: Lake) -> None:
     publish(lake, 2, "b")
     lake.spark.sql(f"ALTER TABLE {lake.table} RENAME COLUMN note TO remark").collect()
     error = Publisher(undo(lake, 3, undoes=2)).finish()
-    assert type(error).__name__ == "PublishedAgain"
+    assert isinstance(error, PublicationFailed)
+    assert error.kind == "PublishedAgain"
 
 
 @pytest.mark.long

@@ -67,7 +67,7 @@ while True:
             say({"what": "ever"})
             signal.pause()
         if conf.get("stages"):
-            say({"may_publish": run["id"]})
+            say({"may_publish": [run["id"]]})
     if conf.get("stages"):
         pathlib.Path(conf["stages"]).write_text(json.dumps([hear("publish") for _ in launch["runs"]]))
     say({"done": {"reported": not conf.get("silent"), "retire": conf.get("fails", False)}})
@@ -93,9 +93,9 @@ class Recorder:
         self.asked.put(run_id)
         return 15.0 if self.allowed(run_id) else None
 
-    def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
+    def may_publish(self, launch: LaunchRequest, run_ids: Sequence[int]) -> bool:
         """Only odd runs, once that is decided."""
-        return self.accepts.wait(20) and run_id % 2 == 1
+        return self.accepts.wait(20) and all(id % 2 for id in run_ids)
 
     def driver_ended(
         self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None

@@ -213,7 +213,7 @@ def test_a_session_that_is_lost_between_two_runs_loses_the_attempt(world: World)
 def test_what_spark_told_while_the_output_was_published_is_in_the_last_reports(world: World, tmp_path: Path) -> None:
     world.spark.costs = Cost(core_seconds=1.5, rows_read=7)
     world.launch(stages=str(tmp_path / "out"))
-    world.begins(1, {"may_publish": 1})
+    world.begins(1, {"may_publish": [1]})
     until(lambda: all(each.name != "cost" for each in threading.enumerate()), "Spark has told")
     world.say({"publish": True})
     assert world.hear() == done()

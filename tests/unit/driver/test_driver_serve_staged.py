@@ -35,7 +35,7 @@ def a(run):
 def test_staged_output_is_published_once_the_host_says_that_it_was_accepted(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path))
-    world.begins(1, {"may_publish": 1})
+    world.begins(1, {"may_publish": [1]})
     assert not (tmp_path / "day=1").exists()
     assert world.reports.fields()[-1] == "RunStaged"
     assert world.reports.bodies[-1]["outputs"] == [f"{tmp_path}/day=1"]
@@ -50,7 +50,7 @@ def test_staged_output_is_published_once_the_host_says_that_it_was_accepted(worl
 def test_output_that_was_not_accepted_is_neither_published_nor_told(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path))
-    world.begins(1, {"may_publish": 1})
+    world.begins(1, {"may_publish": [1]})
     world.say({"publish": False})
     assert world.hear() == done()
     assert not (tmp_path / "day=1").exists()
@@ -68,7 +68,7 @@ def test_what_a_failed_attempt_staged_is_dropped(world: World, tmp_path: Path) -
 def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path))
-    world.begins(1, {"may_publish": 1})
+    world.begins(1, {"may_publish": [1]})
     world.say({"publish": False})
     world.hear()
     world.finish()
@@ -95,13 +95,13 @@ def test_the_next_run_is_executed_while_the_output_of_the_last_one_waits_for_its
     world.file.write_text(STAGES)
     world.launch(runs=3, out=str(tmp_path))
     world.say({"begin": 60.0})
-    assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
+    assert world.says(2) == [{"may_begin": 2}, {"may_publish": [1]}]
     # One publication at a time: the second run is staged, and the driver does not ask for it yet.
     world.begins(2, {"may_begin": 3})
     assert world.reports.fields(2)[-1] == "RunStaged"
     assert not (tmp_path / "day=1").exists()
     world.say({"publish": True})
-    assert world.hear() == {"may_publish": 2}
+    assert world.hear() == {"may_publish": [2]}
     assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 11"
     assert world.reports.fields(1)[-1] == "RunReported succeeded"
     # The attempt ends after the last publication, although no run is left.
@@ -119,9 +119,9 @@ def test_a_run_whose_output_is_left_to_others_does_not_end_the_attempt(world: Wo
     world.file.write_text(STAGES)
     world.launch(runs=2, out=str(tmp_path))
     world.say({"begin": 60.0})
-    assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
+    assert world.says(2) == [{"may_begin": 2}, {"may_publish": [1]}]
     world.say({"publish": False})
-    world.begins(2, {"may_publish": 2})
+    world.begins(2, {"may_publish": [2]})
     world.say({"publish": True})
     assert world.hear() == done()
     assert world.reports.fields(1)[-1] == "RunStaged"
@@ -133,7 +133,7 @@ def test_what_was_staged_before_a_run_failed_is_still_published(world: World, tm
     world.file.write_text(STAGES)
     world.launch(runs=2, out=str(tmp_path), fails=[2])
     world.say({"begin": 60.0})
-    assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
+    assert world.says(2) == [{"may_begin": 2}, {"may_publish": [1]}]
     world.say({"begin": 60.0})
     until(lambda: world.reports.fields()[-1] == "RunReported failed", "the second run fails")
     world.say({"publish": True})
@@ -150,10 +150,10 @@ def test_output_that_cannot_be_published_fails_its_run_and_no_other(
     world.file.write_text(STAGES)
     world.launch(runs=2, out=str(tmp_path))
     world.say({"begin": 60.0})
-    assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
+    assert world.says(2) == [{"may_begin": 2}, {"may_publish": [1]}]
     shutil.rmtree(tmp_path / "_retrofill" / f"day=1@{key_of('', 1)}")
     world.say({"publish": True})
-    world.begins(2, {"may_publish": 2})
+    world.begins(2, {"may_publish": [2]})
     world.say({"publish": True})
     assert world.hear() == done()
     assert world.reports.fields(1)[-1] == "RunReported failed"

@@ -92,7 +92,7 @@ def test_a_day_that_begins_at_one_oclock_is_a_day(zone: str, day: int) -> None:
 @pytest.mark.parametrize(
     ("said", "about"),
     [
-        ('{"retrofill": {"run_id": "7"}}', {"run_id": "7"}),
+        ('{"retrofill": {"runs": "7"}}', {"runs": "7"}),
         ('{"writer": "retrofill"}', {}),
         ('{"retrofill": "7"}', {}),
         ('loaded by "retrofill" job', {}),

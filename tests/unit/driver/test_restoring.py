@@ -42,14 +42,14 @@ def undo(run_id: int, out: Path, undoes: int) -> tuple[Launch, Staging]:
     """Stage the undo."""
     made = launched(run_id, out, undoes)
     staging = Staging(made, Piece(made.runs))
-    restore(made, made.runs[0], staging, pytest.fail, "restore")
+    restore(made, Piece(made.runs), staging, pytest.fail, "restore")
     return made, staging
 
 
 def publish(made: Launch, staging: Staging) -> None:
     (outputs,) = staging.seal().values()
     tables: Tables = None  # type: ignore[assignment]  # no output is one
-    result = publish_all(made, made.runs[0], made.attempt_id, outputs, tables)
+    ((_, result),) = publish_all(made, made.attempt_id, [replace(made.runs[0], outputs=outputs)], tables)
     assert result.succeeded, result.error
 
 
@@ -92,7 +92,7 @@ def test_a_refusal_outside_of_the_users_code_has_no_traceback(tmp_path: Path) ->
     staging = Staging(made, Piece(made.runs))
     caught: list[Exception] = []
     try:
-        restore(made, made.runs[0], staging, pytest.fail, "restore")
+        restore(made, Piece(made.runs), staging, pytest.fail, "restore")
     except NotKept as e:
         e.__traceback__ = e.__traceback__ and e.__traceback__.tb_next
         caught.append(e)

@@ -1,100 +1,111 @@
-"""Delta: a table remembers the highest ``txnVersion`` of each ``txnAppId``, and silently skips what is not higher.
+"""Delta: a table remembers the ``txnVersion`` of each ``txnAppId``, and skips a commit that has none higher.
 
-An interval's ``txnAppId`` is its own, and an attempt's id the version, so commits of earlier attempts are skipped.
+Each group has an id of its own and the version 1. So its log decides once: the group is committed, or it is burned by an
+empty commit with the same id. A version that grows with each publication would not fence a publisher that was stopped
+before its commit and wakes up after a later one.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
-from retrofill.driver.kept import NotKept
-from retrofill.driver.tables.marker import OF_A_BACKFILLS_INTERVAL, Marker, expired, is_of_another
-from retrofill.driver.tables.protocol import NotPublished
+from retrofill.driver.tables.group import Group
+from retrofill.driver.tables.marker import Commit
+from retrofill.driver.tables.protocol import Burned, Looked, NotPublished
 from retrofill.driver.tables.states import as_of
 
 RECENT_COMMITS = 20
+MAX_WHY = 1000
 
 
 class Delta:
     """Implements ``Format``."""
 
+    fixed = True
+
     def __init__(self, session: Any, table: str) -> None:
         self.session = session
         self.table = table
 
-    def look(self, marker: Marker, *, again: bool) -> str | None:  # noqa: ARG002 - the attempt's id is the fence
-        """A commit may be repeated: the table skips it, at once."""
-        return None
+    def groups(self, whole: Group) -> list[Group]:
+        return [whole]
 
-    def published(self, marker: Marker) -> str | None:
-        of_run = marker.identity
-        found = self._commits(of_run, f" LIMIT {RECENT_COMMITS}") or self._commits(of_run)
-        return found[0][0] if found else None
+    def look(self, group: Group, *, again: bool) -> Looked:
+        if not again:
+            return Looked()
+        found = self._of(group)
+        if isinstance(found, Burned):
+            return Looked(burned=found)
+        return Looked() if found is None else Looked({run.id: found for run in group.runs})
 
-    def runs_published(self, marker: Marker) -> int:
-        return len({each["run_id"] for _, each in self._commits(marker.only("installation", "attempt_id"))})
-
-    def replace(self, rows: Any, condition: str, marker: Marker) -> str | None:
+    def replace(self, rows: Any, group: Group) -> str | Burned:
         from pyspark.sql.functions import expr
 
-        values = marker.values
-        application = f"retrofill {values['installation']} {values['pipeline']} {values['interval_start']}"
-        writer = rows.writeTo(self.table).option("txnAppId", application).option("txnVersion", values["attempt_id"])
-        writer.option("userMetadata", json.dumps({"retrofill": dict(values)})).overwrite(expr(condition))
-        version = self.published(marker)
-        if version is None:
-            raise NotPublished(
-                f"{self.table} has no commit of attempt {values['attempt_id']}: its log has a later attempt for the interval, "
-                "or, on S3, another Spark server has overwritten the commit"
-            )
-        return version
+        self._once(rows.writeTo(self.table), group, group.marker).overwrite(expr(group.condition))
+        return self._committed(group)
 
-    def keep(self, marker: Marker, days: int) -> None:
+    def burn(self, group: Group, why: str) -> str | Burned:
+        # ``DELETE … WHERE false`` would write no transaction.
+        nothing = self.session.table(self.table).limit(0)
+        marker = {name: group.marker[name] for name in ("installation", "group")}
+        before = self._of(group)
+        if before is not None:
+            return before
+        self._once(nothing.writeTo(self.table), group, {**marker, "burned": why[:MAX_WHY]}).append()
+        after = self._committed(group)
+        # Halves are only tried once this group is burned.
+        return Burned(after.why, at_once=True) if isinstance(after, Burned) else after
+
+    def keep(self, group: Group, days: int) -> None:
         """Delta keeps earlier versions by the table's own settings."""
 
-    def before(self, marker: Marker) -> Any:
-        commits = self._commits({})
-        about = next((about for _, about in commits if marker.identity.items() <= about.items()), None)
-        if about is None:
-            raise NotKept(expired(self.table, marker))
-        of_interval = {name: about[name] for name in OF_A_BACKFILLS_INTERVAL}
-        first = min(int(version) for version, each in commits if of_interval.items() <= each.items())
-        return as_of(self.session, self.table, first - 1)
+    def history(self) -> Sequence[Commit]:
+        return self._commits()
 
-    def after(self, marker: Marker) -> Any:
-        return as_of(self.session, self.table, self._version(marker))
+    def at(self, version: int | None) -> Any:
+        return (
+            self.session.table(self.table).where("false")
+            if version is None
+            else as_of(self.session, self.table, version)
+        )
 
-    def only_others_since(self, marker: Marker, own: Marker) -> bool:
-        first = self._version(marker) + 1
-        (last,) = self.session.sql(f"DESCRIBE HISTORY {self.table} LIMIT 1").select("version").collect()
-        later = last.version + 1 - first
-        if not later:
-            return True
-        ours = {int(version): about for version, about in self._commits({}, f" LIMIT {later}")}
-        return all(is_of_another(ours.get(first + n, {}), own) for n in range(later))
+    def _once(self, writer: Any, group: Group, marker: Mapping[str, str]) -> Any:
+        return (
+            writer.option("txnAppId", group.id)
+            .option("txnVersion", "1")
+            .option("userMetadata", json.dumps({"retrofill": dict(marker)}))
+        )
 
-    def _version(self, marker: Marker) -> int:
-        """The version since the commit of the marker's run. Raises ``NotKept``."""
-        version = self.published(marker)
-        if version is None:
-            raise NotKept(expired(self.table, marker))
-        return int(version)
+    def _committed(self, group: Group) -> str | Burned:
+        found = self._of(group)
+        if found is None:
+            raise NotPublished(
+                f"{self.table} has no commit of group {group.id!r}: its history no longer has it or, on S3, another Spark "
+                "server has overwritten the commit"
+            )
+        return found
 
-    def _commits(self, having: Mapping[str, str], limit: str = "") -> list[tuple[str, dict[str, str]]]:
-        """The versions of our commits, the latest first, and what they say of themselves."""
-        from pyspark.sql.functions import col
+    def _of(self, group: Group) -> str | Burned | None:
+        """The version of the group's commit, or that it is burned."""
+        for limit in (f" LIMIT {RECENT_COMMITS}", ""):
+            for commit in self._commits(limit):
+                if commit.about.get("group") == group.id:
+                    why = commit.about.get("burned")
+                    return str(commit.version) if why is None else Burned(why)
+        return None
 
-        history = self.session.sql(f"DESCRIBE HISTORY {self.table}{limit}").select("version", "userMetadata")
-        ours = history.where(col("userMetadata").contains('"retrofill"')).collect()
-        commits = [(str(row.version), _about(row.userMetadata)) for row in ours]
-        return [(version, about) for version, about in commits if about and having.items() <= about.items()]
+    def _commits(self, limit: str = "") -> list[Commit]:
+        history = self.session.sql(f"DESCRIBE HISTORY {self.table}{limit}").select("version", "userMetadata").collect()
+        return [
+            Commit(row.version, row.version - 1 if row.version else None, _about(row.userMetadata)) for row in history
+        ]
 
 
-def _about(metadata: str) -> dict[str, str]:
+def _about(metadata: str | None) -> dict[str, str]:
     """What a commit of ours says of itself. Others may have the word in what they say."""
     try:
-        said = json.loads(metadata)
+        said = json.loads(metadata or "")
     except ValueError:
         return {}
     about = said.get("retrofill") if isinstance(said, dict) else None

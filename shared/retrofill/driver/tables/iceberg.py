@@ -1,59 +1,58 @@
-"""Iceberg: a commit is refused if another one has changed rows of its interval since a snapshot.
+"""Iceberg: a commit is refused if another one has changed rows of its intervals since a snapshot.
 
 The publisher notes that snapshot before it asks for permission.
 """
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Sequence
 
-from retrofill.driver.kept import NotKept
-from retrofill.driver.tables.marker import OF_A_BACKFILLS_INTERVAL, OF_AN_INTERVAL, Marker, expired, is_of_another
-from retrofill.driver.tables.protocol import NotPublished
+from retrofill.driver.tables.group import Group
+from retrofill.driver.tables.layout import separates
+from retrofill.driver.tables.marker import Commit, ids_in
+from retrofill.driver.tables.protocol import Burned, Looked, NotPublished, NotSeen
 from retrofill.driver.tables.states import as_of
 
 # Iceberg replaces whole files.
 _MIXED_FILE = "some, but not all, rows match filter"
 # Begins the names of our properties of a snapshot.
 _PREFIX = "retrofill."
+# What is read of a snapshot's summary.
+_PROPERTIES = ("installation", "pipeline", "backfill_id", "attempt_id", "runs", "undoes", "column", "intervals")
 
 
 class Iceberg:
     """Implements ``Format``."""
 
+    # A commit is fenced by the rows that it changes, not by what is in it.
+    fixed = False
+
     def __init__(self, session: Any, table: str) -> None:
         self.session = session
         self.table = table
         self._position: int | None = None
-        # The snapshot of the run, once it is found.
-        self._own: Any = None
 
-    def look(self, marker: Marker, *, again: bool) -> str | None:
-        self._refresh()
-        # Unlike a query of its metadata, this needs no Spark job.
-        found = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('current-snapshot-id')").collect()
-        self._position = int(found[0].value) if found[0].value.isdecimal() else None
-        return self.published(marker) if again else None
+    def groups(self, whole: Group) -> list[Group]:
+        if len(whole.members) == 1 or separates(self._partitions(), whole):
+            return [whole]
+        # A file with rows of several intervals could never be replaced by the interval again.
+        return whole.singles()
 
-    def published(self, marker: Marker) -> str | None:
-        self._own = self._find(marker)
-        return None if self._own is None else str(self._own.snapshot_id)
+    def look(self, group: Group, *, again: bool) -> Looked:
+        self._note_position()
+        return Looked(self._published(group) if again else {})
 
-    def runs_published(self, marker: Marker) -> int:
-        of_attempt = self._snapshots().where(_says(marker.only("installation", "attempt_id")))
-        return int(of_attempt.select(_property("run_id")).distinct().count())
-
-    def replace(self, rows: Any, condition: str, marker: Marker) -> str | None:
+    def replace(self, rows: Any, group: Group) -> str | Burned:
         from pyspark.sql.functions import expr
 
         writer = rows.writeTo(self.table).option("isolation-level", "serializable")
         if self._position is not None:
             # Without one the whole history is searched for conflicts.
             writer = writer.option("validate-from-snapshot-id", self._position)
-        for name, value in marker.values.items():
+        for name, value in group.marker.items():
             writer = writer.option(f"snapshot-property.{_PREFIX}{name}", value)
         try:
-            writer.overwrite(expr(condition))
+            writer.overwrite(expr(group.condition))
         except Exception as e:
             if _MIXED_FILE in str(e):
                 raise NotPublished(
@@ -61,78 +60,85 @@ class Iceberg:
                     "partition the table by the interval, and rewrite its data files"
                 ) from e
             raise
-        return self.published(marker)
+        published = self._published(group)
+        if not all(run.id in published for run in group.runs):
+            raise NotSeen(
+                f"the commit to {self.table} is not among the snapshots that its readers see: a setting such as "
+                "spark.wap.branch or spark.wap.id sends it elsewhere"
+            )
+        return published[group.runs[0].id]
 
-    def keep(self, marker: Marker, days: int) -> None:
+    def burn(self, group: Group, why: str) -> str | Burned:  # noqa: ARG002 - there is nothing to be burned
+        """What fences a publisher that is replaced is its position; that of a failed run has ended by then."""
+        return Burned(why, at_once=True)
+
+    def keep(self, group: Group, days: int) -> None:
         """A branch with the snapshots of the commit and before it. Both are needed, and two tags are two commits."""
-        own = self._own or self._find(marker)
-        if own is None:
-            return
-        branch = f"`retrofill_{marker.values['installation'][:8]}_{marker.values['run_id']}`"
-        # Its age is that of the commit.
-        kept = f"AS OF VERSION {own.snapshot_id} RETAIN {days} DAYS WITH SNAPSHOT RETENTION 2 SNAPSHOTS"
-        self.session.sql(f"ALTER TABLE {self.table} CREATE BRANCH IF NOT EXISTS {branch} {kept}").collect()
+        first = min(group.runs, key=lambda run: run.id).id
+        for version in {*self._published(group).values()}:
+            branch = f"`retrofill_{group.launch.installation[:8]}_{first}`"
+            # Its age is that of the commit.
+            kept = f"AS OF VERSION {version} RETAIN {days} DAYS WITH SNAPSHOT RETENTION 2 SNAPSHOTS"
+            self.session.sql(f"ALTER TABLE {self.table} CREATE BRANCH IF NOT EXISTS {branch} {kept}").collect()
 
-    def before(self, marker: Marker) -> Any:
-        summary = self._commit(marker).summary
-        of_interval = _says({name: summary[_PREFIX + name] for name in OF_A_BACKFILLS_INTERVAL})
-        first = self._snapshots().where(of_interval).orderBy("committed_at").select("parent_id").first()
-        if first.parent_id is None:
-            return self.session.table(self.table).where("false")
-        return as_of(self.session, self.table, first.parent_id)
+    def history(self) -> Sequence[Commit]:
+        if self._position is None:
+            self._note_position()
+        found = {row.snapshot_id: _commit(row) for row in self._snapshots().collect()}
+        commits, at = [], self._position
+        # Those of other branches are not what readers see, and an expired one is not there.
+        while at is not None and at in found:
+            commits.append(found[at])
+            at = found[at].before
+        return commits
 
-    def after(self, marker: Marker) -> Any:
-        return as_of(self.session, self.table, self._commit(marker).snapshot_id)
+    def at(self, version: int | None) -> Any:
+        return (
+            self.session.table(self.table).where("false")
+            if version is None
+            else as_of(self.session, self.table, version)
+        )
 
-    def only_others_since(self, marker: Marker, own: Marker) -> bool:
+    def _note_position(self) -> None:
+        # The session may know an older state, from which the last publisher's commit is missing.
+        self.session.sql(f"REFRESH TABLE {self.table}").collect()
+        # Unlike a query of its metadata, this needs no Spark job.
+        found = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('current-snapshot-id')").collect()
+        self._position = int(found[0].value) if found[0].value.isdecimal() else None
+
+    def _published(self, group: Group) -> dict[int, str]:
+        """The versions of the group's runs that are published, by id."""
         from pyspark.sql.functions import col
 
-        commit = self._commit(marker)
-        later = self._snapshots().where(col("committed_at") >= commit.committed_at)
-        about = (_property(name).alias(name) for name in OF_AN_INTERVAL)
-        found = {row.snapshot_id: row for row in later.select("snapshot_id", "parent_id", *about).collect()}
-        at = self._position
-        # One that has expired, in between, may have been anybody's.
-        while at != commit.snapshot_id:
-            if at not in found or not is_of_another(found[at].asDict(), own):
-                return False
-            at = found[at].parent_id
-        return True
-
-    def _commit(self, marker: Marker) -> Any:
-        """As ``_find``, of the table as it is now. Raises ``NotKept``."""
-        self._refresh()
-        found = self._find(marker)
-        if found is None:
-            raise NotKept(expired(self.table, marker))
-        return found
-
-    def _find(self, marker: Marker) -> Any:
-        """The snapshot of the marker's run; ``None`` if there is none."""
-        columns = ("snapshot_id", "committed_at", "summary")
-        found = self._snapshots().where(_says(marker.identity)).select(*columns).collect()
-        return found[0] if found else None
-
-    def _refresh(self) -> None:
-        """The session may know an older state, from which the last publisher's marker is missing."""
-        self.session.sql(f"REFRESH TABLE {self.table}").collect()
+        of_attempt = (col("installation") == group.marker["installation"]) & (col("attempt_id") == str(group.attempt))
+        seen = self.session.table(f"{self.table}.history").where("is_current_ancestor").select("snapshot_id")
+        commits = [
+            _commit(row) for row in self._snapshots().where(of_attempt).join(seen, "snapshot_id", "semi").collect()
+        ]
+        runs = [(commit, ids_in(commit.about["runs"])) for commit in commits]
+        return {run.id: str(commit.version) for commit, ids in runs for run in group.runs if run.id in ids}
 
     def _snapshots(self) -> Any:
-        return self.session.table(f"{self.table}.snapshots")
+        from pyspark.sql.functions import col
+
+        properties = (col("summary")[_PREFIX + name].alias(name) for name in _PROPERTIES)
+        return self.session.table(f"{self.table}.snapshots").select("snapshot_id", "parent_id", *properties)
+
+    def _partitions(self) -> list[str]:
+        """The partition transforms as Spark shows them, like ``days(ts)``."""
+        rows = self.session.sql(f"DESCRIBE TABLE {self.table}").collect()
+        # A column may have any name.
+        rows = rows[len(self.session.table(self.table).columns) :]
+        names = [row.col_name for row in rows]
+        if "# Partitioning" in names:
+            return [
+                row.data_type for row in rows[names.index("# Partitioning") + 1 :] if row.col_name.startswith("Part ")
+            ]
+        if "# Partition Information" in names:
+            return [row.col_name for row in rows[names.index("# Partition Information") + 2 :] if row.data_type]
+        return []
 
 
-def _property(name: str) -> Any:
-    """What a snapshot says of itself."""
-    from pyspark.sql.functions import col
-
-    return col("summary")[_PREFIX + name]
-
-
-def _says(about: Mapping[str, str]) -> Any:
-    """Whether a snapshot says all this of itself."""
-    from pyspark.sql.functions import lit
-
-    condition = lit(True)
-    for name, value in about.items():
-        condition &= _property(name).eqNullSafe(value)
-    return condition
+def _commit(row: Any) -> Commit:
+    about = {name: row[name] for name in _PROPERTIES if row[name] is not None}
+    return Commit(row.snapshot_id, row.parent_id, about if "runs" in about else {})

@@ -16,9 +16,8 @@ _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 class TableOutput:
     """The rows of a run's interval in ``staged`` replace those in ``table``; both are whole names.
 
-    ``column`` tells to which interval a row belongs; ``type`` is its type. ``drops``: how many runs share the staged table
-    if this is the last one, which drops it when all are published, else 0. ``undoes``: the run whose rows it replaces, of an
-    undo.
+    ``column`` tells to which interval a row belongs; ``type`` is its type. ``undoes``: the run whose rows it replaces, of
+    an undo.
     """
 
     table: str
@@ -26,7 +25,6 @@ class TableOutput:
     column: str
     type: str
     format: str
-    drops: int = 1
     undoes: int = 0
 
     def __str__(self) -> str:
@@ -42,8 +40,7 @@ class TableOutput:
             return None
         table, _, query = output[len(SCHEME) :].partition("?")
         values = dict(parse_qsl(query))
-        drops, undoes = int(values.pop("drops")), int(values.pop("undoes", 0))
-        return cls(unquote(table), drops=drops, undoes=undoes, **values)
+        return cls(unquote(table), undoes=int(values.pop("undoes", 0)), **values)
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -1,54 +1,73 @@
-"""What a table's format must do: replace the rows of an interval in one commit, exactly once, and keep what was before.
+"""What a table's format must do: replace the rows of a group in one commit, exactly once, and tell its history.
 
 A commit is fenced by the table itself, not by a check before it (``docs/decisions/tables.md``).
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Protocol, Sequence
 
-from retrofill.driver.tables.marker import Marker
+from retrofill.driver.tables.group import Group
+from retrofill.driver.tables.marker import Commit
 
 
 class NotPublished(Exception):
     """The table does not take the commit, and another try cannot help. The message is one line."""
 
 
+class NotSeen(NotPublished):
+    """A commit was made, but not to what readers see."""
+
+
+@dataclass(frozen=True)
+class Burned:
+    """No publisher can commit the group any more. ``why``: it was refused.
+
+    ``at_once``: nobody has tried a smaller group either.
+    """
+
+    why: str
+    at_once: bool = False
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a table says of a group. ``versions``: of its runs that are published, by id. ``burned``: the group."""
+
+    versions: Mapping[int, str] = field(default_factory=dict)
+    burned: Burned | None = None
+
+
 class Format(Protocol):
     """A table of a format. Methods raise whatever Spark does."""
 
+    fixed: bool
+    """Whether its groups are a fixed tree. If not, a publisher forms them of any of its runs."""
+
     def __init__(self, session: Any, table: str) -> None: ...
 
-    def look(self, marker: Marker, *, again: bool) -> str | None:
-        """Note the table's state, from which a commit is valid. If there must be no other, return its version.
+    def groups(self, whole: Group) -> list[Group]:
+        """The groups to begin with: as large as the table's layout allows."""
 
-        ``again``: the run may be published already. To be called before permission to publish is asked
-        for: whoever replaces this publisher commits after that.
+    def look(self, group: Group, *, again: bool) -> Looked:
+        """Note the table's state, from which a commit is valid.
+
+        ``again``: runs may be published already, or the group burned. To be called before permission to publish is
+        asked for: whoever replaces this publisher commits after that.
         """
 
-    def published(self, marker: Marker) -> str | None:
-        """The table's version since a commit of the marker's run, if it has one."""
+    def replace(self, rows: Any, group: Group) -> str | Burned:
+        """Replace the rows of the group's intervals. Returns the version. Raises ``NotPublished``."""
 
-    def runs_published(self, marker: Marker) -> int:
-        """How many runs of the marker's attempt are published."""
+    def burn(self, group: Group, why: str) -> str | Burned:
+        """Make sure that no publisher commits the group from now on. Returns the version if one has."""
 
-    def replace(self, rows: Any, condition: str, marker: Marker) -> str | None:
-        """Replace the rows that meet the condition. Returns the version, if it can be told. Raises ``NotPublished``."""
+    def keep(self, group: Group, days: int) -> None:
+        """Keep what the group's commit replaced. Idempotent."""
 
-    def keep(self, marker: Marker, days: int) -> None:
-        """Keep what the commit of the marker's run replaced. Idempotent."""
+    def history(self) -> Sequence[Commit]:
+        """All commits to what readers see, the latest first, as far as the table remembers them."""
 
-    def before(self, marker: Marker) -> Any:
-        """The whole table as it was before the first commit of that backfill for that interval.
-
-        A run may have replaced a failed one of the same backfill. Raises ``NotKept``.
-        """
-
-    def after(self, marker: Marker) -> Any:
-        """The whole table as it was after that commit. Raises ``NotKept``."""
-
-    def only_others_since(self, marker: Marker, own: Marker) -> bool:
-        """Whether all commits between that one and ``look`` say that they replaced other intervals than ``own``.
-
-        False if that cannot be told. Raises ``NotKept``.
-        """
+    def at(self, version: int | None) -> Any:
+        """The whole table at a version, empty for ``None``. Raises ``NotKept``."""

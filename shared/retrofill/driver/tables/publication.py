@@ -1,27 +1,28 @@
-"""Publishes staged tables: replaces the rows of a run's interval in one commit, exactly once."""
+"""Publishes staged tables: replaces the rows of all runs of an attempt in one commit, exactly once.
+
+If a table refuses that, or runs must not be published, the group is burned where the format needs it, and its two
+halves are published in the same way. So one bad interval fails alone.
+"""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from datetime import timezone
-from typing import Any, Callable, Generator, cast
+from dataclasses import dataclass, field
+from typing import Any, Callable, Collection, Generator, Mapping, Sequence, Union
 
 from retrofill.bus.crash import crash_point
-from retrofill.driver.interval import interval_of
-from retrofill.driver.kept import NotKept
-from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.errors import error_info
+from retrofill.driver.facts import ErrorInfo
+from retrofill.driver.launch import LaunchedRun
 from retrofill.driver.log import get_log
 from retrofill.driver.loss import line_of
-from retrofill.driver.publication import PublishedAgain, StagedOutputGone
+from retrofill.driver.publication import StagedOutputGone
 from retrofill.driver.session import Sessions
+from retrofill.driver.tables.changes import changed
 from retrofill.driver.tables.formats import FORMATS
-from retrofill.driver.tables.interval import condition
-from retrofill.driver.tables.marker import Marker, of_run, of_undo
-from retrofill.driver.tables.output import TableOutput
-from retrofill.driver.tables.protocol import Format, NotPublished
+from retrofill.driver.tables.group import Group
+from retrofill.driver.tables.protocol import Burned, Format, NotPublished, NotSeen
 from retrofill.driver.tables.staging import drop
-from retrofill.driver.tables.states import same_rows
 from retrofill.errors import first_line
 
 log = get_log(__name__)
@@ -29,192 +30,217 @@ log = get_log(__name__)
 TRIES = 10
 FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 10.0
+Permitted = Callable[[Sequence[LaunchedRun]], bool]
+Steps = Generator[str, None, None]
+# Of a run: the table's version since it was published, or why it is not.
+TableResult = Union[str, ErrorInfo]
+
+
+# Then no part of a group can be published, either.
+_HOPELESS = (StagedOutputGone, NotSeen)
 
 
 class NotPermitted(Exception):
     """Another publisher has replaced this one."""
 
 
+@dataclass
+class TablePublication:
+    """What an accepted attempt staged for one table.
+
+    ``whole``: the group of all its runs. ``wanted``: the ids of those to be published now. ``failed``: of these, those
+    that must not be, because another output of theirs failed. ``over``: the ids of those that have ended.
+    """
+
+    whole: Group
+    permitted: Permitted
+    wanted: Collection[int]
+    failed: Mapping[int, ErrorInfo] = field(default_factory=dict)
+    over: Collection[int] = ()
+    keep_days: int = 0
+    results: dict[int, TableResult] = field(default_factory=dict)
+
+    def open(self, group: Group) -> Group | None:
+        """The part of a group that is still to be published."""
+        return group.only(lambda run: run.id in self.wanted and run.id not in self.results)
+
+    def settle(self, results: Mapping[int, TableResult]) -> None:
+        """Record results by run id, of those that are still to be published."""
+        self.results.update({id: each for id, each in results.items() if id in self.wanted and id not in self.results})
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody needs the staged rows any more."""
+        return all(run.id in self.results or run.id in self.over for run in self.whole.runs)
+
+
 class Tables:
     """Publishes staged tables in a session of its own, which is opened for the first one.
 
-    ``permitted`` asks whether this driver still publishes a run. ``lost`` ends the process.
+    ``permitted`` asks whether this driver still publishes these runs. ``lost`` ends the process.
     """
 
-    def __init__(
-        self,
-        launch: Launch,
-        sessions: Sessions,
-        permitted: Callable[[LaunchedRun], bool],
-        lost: Callable[[str], object],
-    ) -> None:
-        self._launch = launch
+    def __init__(self, sessions: Sessions, permitted: Permitted, lost: Callable[[str], object]) -> None:
         self._sessions = sessions
-        self._permitted = permitted
         self._lost = lost
+        self.permitted = permitted
 
-    def publish(self, output: TableOutput, run: LaunchedRun, attempt: int) -> str | None:
-        """Replace the rows of a run's interval, staged by the ``attempt`` (id) that was accepted. Idempotent.
+    def publish(self, publication: TablePublication, *, again: bool) -> Mapping[int, TableResult]:
+        """Replace the rows of the runs that are wanted. Idempotent. ``again``: another publisher may have tried.
 
-        Returns the table's version since then, if it tells. Raises ``StagedOutputGone``, ``NotPermitted``,
-        ``NotPublished``, ``PublishedAgain``, ``NotKept`` or the last error of Spark.
+        Returns the results by run id. Raises ``NotPermitted`` or the last error of Spark.
         """
-        publication = TablePublication(output, self._launch, run, attempt, lambda: self._permitted(run))
         tries = 0
         while True:
             tries += 1
             try:
-                again = tries > 1 or run.publication > 0
-                return _walk(steps(publication, self._sessions.publisher(), again=again))
-            except (StagedOutputGone, NotPermitted, NotPublished, PublishedAgain, NotKept):
+                for step in steps(publication, self._sessions.publisher(), again=again or tries > 1):
+                    crash_point(step)
+                return publication.results
+            except NotPermitted:
                 raise
             except Exception as e:
                 self.leave_if_lost(e)
                 if tries == TRIES or _is_final(e):
                     raise
-                log.warning("publication_waits", table=output.table, error=first_line(e))
+                log.warning("publication_waits", table=publication.whole.output.table, error=first_line(e))
             threading.Event().wait(min(FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1), MAX_PAUSE_SECONDS))
 
     def leave_if_lost(self, error: Exception) -> None:
-        """The run stays accepted, and an attempt with another session publishes it."""
+        """The runs stay accepted, and an attempt with another session publishes them."""
         loss = self._sessions.lost(error)
         if loss is not None:
             self._lost(f"Spark lost the session: {line_of(loss)}")
 
 
-@dataclass(frozen=True)
-class TablePublication:
-    """One staged table of a run, staged by the ``attempt`` (id) that was accepted."""
-
-    output: TableOutput
-    launch: Launch
-    run: LaunchedRun
-    attempt: int
-    permitted: Callable[[], bool]
-
-    @property
-    def marker(self) -> Marker:
-        moments = {"interval_start": self.run.interval_start, "interval_end": self.run.interval_end}
-        return Marker(
-            {
-                "installation": self.launch.installation,
-                "pipeline": self.launch.pipeline.name,
-                "backfill_id": self.launch.backfill_id,
-                "run_id": str(self.run.id),
-                "attempt_id": str(self.attempt),
-                "publication": str(self.run.publication),
-                "column": self.output.column,
-                **({"undoes": str(self.output.undoes)} if self.output.undoes else {}),
-                **{name: moment.astimezone(timezone.utc).isoformat() for name, moment in moments.items()},
-            }
-        )
-
-
-Steps = Generator[str, None, "str | None"]
-
-
-def _walk(steps: Steps) -> str | None:
-    while True:
-        try:
-            crash_point(next(steps))
-        except StopIteration as end:
-            return cast("str | None", end.value)
-
-
 def steps(publication: TablePublication, session: Any, *, again: bool = True) -> Steps:
-    """One try, step by step: yields a step's name before each change of a table. Returns the table's version.
+    """One try, step by step: yields a step's name before each change of a table.
 
-    ``again``: not the first try of the run's first publisher.
+    ``again``: not the first try of the first publisher.
     """
-    output = publication.output
-    yield "table:look"
+    output = publication.whole.output
     table = FORMATS[output.format](session, output.table)
-    version = table.look(publication.marker, again=again)
-    _ask(publication)
-    if version is None:
-        yield "table:commit"
-        if output.undoes and not (again and table.published(publication.marker)):
-            _refuse_changed(publication, session, table)
-        version = _replace(publication, session, table)
-    if publication.launch.keep_replaced_days:
-        yield "table:keep"
-        _keep(publication, table)
+    whole = publication.whole if table.fixed else publication.open(publication.whole)
+    for group in table.groups(whole) if whole else ():
+        yield from _publish(publication, table, group, session, again=again)
     yield "table:drop"
-    _drop_when_done(publication, session, table)
-    return version
+    if publication.is_over:
+        _drop(output.staged, session)
 
 
-def _replace(publication: TablePublication, session: Any, table: Format) -> str | None:
-    output, run = publication.output, publication.run
-    rows = condition(output.column, output.type, interval_of(publication.launch, run))
-    try:
-        return table.replace(session.table(output.staged).where(rows), rows, publication.marker)
-    except Exception as e:
-        if _is_final(e) and not session.catalog.tableExists(output.staged):
-            version = table.published(publication.marker)
-            if version is not None:
-                # By a former publisher of the run, or by a later one.
-                _ask(publication)
-                return version
-            raise StagedOutputGone(
-                f"the rows that run {run.id} staged for {output.table} are no longer in {output.staged}, "
-                "nor are they published"
-            ) from e
-        raise
-
-
-def refuse_changed_table(output: TableOutput, launch: Launch, run: LaunchedRun, session: Any) -> None:
-    """Raise ``PublishedAgain`` if the undo of an output would not be published now, or ``NotKept``."""
-    publication = TablePublication(output, launch, run, launch.attempt_id, lambda: True)
-    table = FORMATS[output.format](session, output.table)
-    table.look(publication.marker, again=False)
-    _refuse_changed(publication, session, table)
-
-
-def _refuse_changed(publication: TablePublication, session: Any, table: Format) -> None:
-    """Raise ``PublishedAgain`` if the interval's rows are no longer those that the undone run published."""
-    output = publication.output
-    undone = of_run(publication.launch.installation, output.undoes)
-    former = of_undo(publication.launch.installation, output.undoes)
-    if table.published(former) is not None:
-        # Another undo restored this output, and failed after that.
-        undone = former
-    published, present = table.after(undone), session.table(output.table)
-    # To rename a column is no commit.
-    if published.columns == present.columns and table.only_others_since(undone, publication.marker):
+def _publish(publication: TablePublication, table: Format, group: Group, session: Any, *, again: bool) -> Steps:
+    """Publish a group, or its parts if the table does not take it as a whole."""
+    open = publication.open(group)
+    if open is None:
         return
-    rows = condition(output.column, output.type, interval_of(publication.launch, publication.run))
-    if not same_rows(published, present, rows):
-        raise PublishedAgain(
-            f"the rows of {output.table} were changed after run {output.undoes} had published them, so its undo leaves "
-            "them alone"
-        )
+    yield "table:look"
+    seen = table.look(group, again=again)
+    _ask(publication, open)
+    publication.settle(seen.versions)
+    rest = publication.open(group)
+    if rest is not None:
+        yield from _decide(publication, table, group if table.fixed else rest, session, seen.burned, again=again)
+    if publication.keep_days and any(isinstance(publication.results[run.id], str) for run in open.runs):
+        yield "table:keep"
+        _keep(publication, table, group)
 
 
-def _keep(publication: TablePublication, table: Format) -> None:
+def _decide(
+    publication: TablePublication, table: Format, group: Group, session: Any, burned: Burned | None, *, again: bool
+) -> Steps:
+    """Commit a group. If that cannot be, burn it and go on with its halves."""
+    unfit = {} if burned else {**_failed(publication, group), **_changed(table, group, session)}
+    if unfit and not table.fixed:
+        publication.settle(unfit)
+        fit = publication.open(group)
+        if fit is None:
+            return
+        group, unfit = fit, {}
+    error = None
+    result: str | Burned | None = burned
+    if result is None and not unfit:
+        yield "table:commit"
+        result, error = _commit(publication, table, group, session)
+    if result is None:
+        why = next(iter(unfit.values())) if error is None else error_info(error)
+        yield "table:burn"
+        result = table.burn(group, _text(why))
+    if not isinstance(result, Burned):
+        publication.settle({run.id: result for run in group.runs})
+    elif len(group.members) == 1 or (result.at_once and isinstance(error, _HOPELESS)):
+        why = _error(result.why) if error is None else error_info(error)
+        publication.settle({run.id: unfit.get(run.id, why) for run in group.runs})
+    else:
+        for half in group.halves():
+            yield from _publish(publication, table, half, session, again=again or not result.at_once)
+
+
+def _commit(
+    publication: TablePublication, table: Format, group: Group, session: Any
+) -> tuple[str | Burned | None, Exception | None]:
+    """What became of a commit; or ``None``, and why it cannot be. Raises what another try may not meet."""
+    staged = group.output.staged
     try:
-        table.keep(publication.marker, publication.launch.keep_replaced_days)
+        return table.replace(session.table(staged).where(group.condition), group), None
+    except Exception as e:
+        if not _is_final(e):
+            raise
+        if isinstance(e, NotPublished) or session.catalog.tableExists(staged):
+            return None, e
+        # By a former publisher of the runs, or by a later one.
+        seen = table.look(group, again=True)
+        if seen.versions:
+            _ask(publication, group)
+            publication.settle(seen.versions)
+            return next(iter(seen.versions.values())), None
+        gone = StagedOutputGone(
+            f"the rows that attempt {group.attempt} staged for {group.output.table} are no longer in {staged}, "
+            "nor are they published"
+        )
+        gone.__cause__ = e
+        return seen.burned, gone
+
+
+def _failed(publication: TablePublication, group: Group) -> dict[int, ErrorInfo]:
+    return {run.id: publication.failed[run.id] for run in group.runs if run.id in publication.failed}
+
+
+def _changed(table: Format, group: Group, session: Any) -> dict[int, ErrorInfo]:
+    return {id: error_info(error) for id, error in changed(table, group, session).items()}
+
+
+def _ask(publication: TablePublication, group: Group) -> None:
+    open = publication.open(group)
+    if open is not None and not publication.permitted(open.runs):
+        raise NotPermitted(f"another driver publishes run {open.runs[0].id}")
+
+
+def _keep(publication: TablePublication, table: Format, group: Group) -> None:
+    try:
+        table.keep(group, publication.keep_days)
     except Exception as e:  # noqa: BLE001 - the rows are published; they can be undone until the table forgets the others
-        log.warning("replaced_rows_not_kept", table=publication.output.table, error=first_line(e))
+        log.warning("replaced_rows_not_kept", table=group.output.table, error=first_line(e))
 
 
-def _ask(publication: TablePublication) -> None:
-    if not publication.permitted():
-        raise NotPermitted(f"another driver publishes run {publication.run.id}")
-
-
-def _drop_when_done(publication: TablePublication, session: Any, table: Format) -> None:
-    """Drop the staged table, unless other runs of its range are still to be published."""
-    output = publication.output
-    if output.drops == 1 or (output.drops and table.runs_published(publication.marker) >= output.drops):
-        try:
-            drop(session, output.staged)
-        except Exception as e:  # noqa: BLE001 - the rows are published; the next attempt of the interval drops it
-            log.warning("staged_table_not_dropped", table=output.staged, error=first_line(e))
+def _drop(staged: str, session: Any) -> None:
+    try:
+        drop(session, staged)
+    except Exception as e:  # noqa: BLE001 - the rows are published; the next attempt of the interval drops it
+        log.warning("staged_table_not_dropped", table=staged, error=first_line(e))
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether another try cannot help: Spark has refused the statement before it did anything."""
+    """Whether another try cannot help: Spark or the table has refused the statement before it did anything."""
     from pyspark.errors import AnalysisException
 
-    return isinstance(error, AnalysisException)
+    return isinstance(error, (AnalysisException, NotPublished))
+
+
+def _text(error: ErrorInfo) -> str:
+    return f"{error.type}: {error.message}"
+
+
+def _error(why: str) -> ErrorInfo:
+    """The error that a former publisher burned a group for, from its text."""
+    type, _, message = why.partition(": ")
+    return ErrorInfo(type, message)

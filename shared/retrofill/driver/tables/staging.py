@@ -21,12 +21,12 @@ from retrofill.driver.file_uri import path_in
 from retrofill.driver.interval import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import get_log
+from retrofill.driver.tables.changes import changed, rows_before
 from retrofill.driver.tables.formats import FORMATS, provider_of
+from retrofill.driver.tables.group import Group, Member
 from retrofill.driver.tables.interval import condition
-from retrofill.driver.tables.marker import of_run
 from retrofill.driver.tables.output import TableOutput, joined, parts_of, quoted
 from retrofill.driver.tables.rows import fitted, refuse_misplaced
-from retrofill.driver.tables.states import aligned
 from retrofill.errors import first_line
 
 log = get_log(__name__)
@@ -88,19 +88,23 @@ class TableStaging:
             self._staged[target] = output
 
     def restore(self, task: str, session: Any, undone: TableOutput) -> None:
-        """Stage the rows that the interval had before the run that this one undoes published it.
+        """Stage the rows that the intervals had before the runs that these undo published them.
 
         Raises ``NotKept`` or ``CannotStage``.
         """
-        (run,) = self._piece.runs
-        assert run.restores is not None
-        table = FORMATS[undone.format](session, undone.table)
-        before = table.before(of_run(self._launch.installation, run.restores))
-        ours = condition(undone.column, undone.type, interval_of(self._launch, run))
-        rows = aligned(before, session.table(undone.table).schema).where(ours)
+        rows = rows_before(FORMATS[undone.format](session, undone.table), self._undoing(undone), session)
         self.stage(task, session, rows, undone.table, undone.column)
-        with self._lock:
-            self._staged[undone.table] = replace(self._staged[undone.table], undoes=run.restores)
+
+    def refuse_changed(self, session: Any, undone: TableOutput) -> None:
+        """Raise ``PublishedAgain`` or ``NotKept`` if one of the intervals was changed since."""
+        group = self._undoing(undone)
+        for error in changed(FORMATS[undone.format](session, undone.table), group, session).values():
+            raise error
+
+    def _undoing(self, undone: TableOutput) -> Group:
+        """The runs of the piece, as they undo others' output in a table."""
+        members = (Member(run, replace(undone, undoes=run.restores or 0)) for run in self._piece.runs)
+        return Group(self._launch, self._launch.attempt_id, tuple(members))
 
     def staged(self, session: Any, table: str) -> Any:
         """The rows that a task of this run has staged. Raises ``CannotStage`` if none did."""
@@ -117,8 +121,7 @@ class TableStaging:
             outputs = list(self._staged.values())
         if not outputs:
             return {}
-        last = {run.id: len(runs) if run is runs[-1] else 0 for run in runs}
-        return {run.id: tuple(str(replace(each, drops=last[run.id])) for each in outputs) for run in runs}
+        return {run.id: tuple(str(replace(each, undoes=run.restores or 0)) for each in outputs) for run in runs}
 
     def discard(self) -> None:
         """Drop the tables of a failed attempt."""

@@ -1,0 +1,81 @@
+"""What an undo restores, and whether the rows that it would replace are still those that the undone runs published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from itertools import takewhile
+from typing import Any, Iterator
+
+from retrofill.driver.publication import PublishedAgain
+from retrofill.driver.tables.group import Group, Member
+from retrofill.driver.tables.marker import Commit, commit_of, first_of_backfill, not_kept
+from retrofill.driver.tables.protocol import Format
+from retrofill.driver.tables.states import aligned, same_rows
+
+
+def rows_before(table: Format, group: Group, session: Any) -> Any:
+    """The rows that the intervals of an undo's runs had before the undone backfill. Raises ``NotKept``."""
+    commits = table.history()
+    by_version: dict[int | None, list[Member]] = {}
+    for member in group.members:
+        commit = commit_of(commits, group.launch.installation, member.output.undoes)
+        if commit is None:
+            raise not_kept(group.output.table, member.output.undoes)
+        first = first_of_backfill(commits, commit, (member.run.interval_start, member.run.interval_end))
+        by_version.setdefault(first.before, []).append(member)
+    schema = session.table(group.output.table).schema
+    parts = [(table.at(at), replace(group, members=tuple(members))) for at, members in by_version.items()]
+    return reduce(
+        lambda one, other: one.unionAll(other), (aligned(rows, schema).where(of.condition) for rows, of in parts)
+    )
+
+
+def changed(table: Format, group: Group, session: Any) -> dict[int, Exception]:
+    """The runs of an undo that must not be published, by id, and why. Empty for other groups."""
+    undoing = [each for each in group.members if each.output.undoes]
+    if not undoing:
+        return {}
+    commits = table.history()
+    found: dict[int, Exception] = {}
+    by_commit: dict[int, tuple[Commit, list[Member]]] = {}
+    for member in undoing:
+        commit = _undone(commits, group, member)
+        if commit is None:
+            found[member.run.id] = not_kept(group.output.table, member.output.undoes)
+        else:
+            by_commit.setdefault(commit.version, (commit, []))[1].append(member)
+    for commit, members in by_commit.values():
+        part = replace(group, members=tuple(members))
+        since = takewhile(lambda each: each is not commit, commits)  # noqa: B023 - consumed within this turn
+        published, present = table.at(commit.version), session.table(group.output.table)
+        # To rename a column is no commit.
+        if published.columns == present.columns and all(each.is_of_another(part.marker) for each in since):
+            continue
+        for member in _differing(part, published, present):
+            found[member.run.id] = _published_again(member)
+    return found
+
+
+def _undone(commits: Any, group: Group, member: Member) -> Commit | None:
+    """The commit whose rows the undo replaces: that of the undone run, or of another undo that failed after it restored."""
+    of = (group.launch.installation, member.output.undoes)
+    return commit_of(commits, *of, undo=True) or commit_of(commits, *of)
+
+
+def _differing(group: Group, published: Any, present: Any) -> Iterator[Member]:
+    """The members whose intervals have other rows in the two states: whole groups are compared first."""
+    if same_rows(published, present, group.condition):
+        return
+    if len(group.members) == 1:
+        yield group.members[0]
+        return
+    for half in group.halves():
+        yield from _differing(half, published, present)
+
+
+def _published_again(member: Member) -> PublishedAgain:
+    return PublishedAgain(
+        f"the rows of {member.output.table} were changed after run {member.output.undoes} had published them, so its undo "
+        "leaves them alone"
+    )

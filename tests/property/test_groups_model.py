@@ -1,0 +1,315 @@
+"""Publishers of groups, stopped before each of their steps and woken at each step of their successors.
+
+The code under test is the real one (``retrofill.driver.tables.publication.steps``); only the tables are in memory: one
+decides as Delta's log does, the other as Iceberg's validation does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from tests.support.lake import launch
+
+from retrofill.driver.facts import ErrorInfo
+from retrofill.driver.launch import LaunchedRun
+from retrofill.driver.tables import publication as module
+from retrofill.driver.tables.group import Group, groups_of
+from retrofill.driver.tables.marker import Commit
+from retrofill.driver.tables.output import TableOutput
+from retrofill.driver.tables.protocol import Burned, Looked, NotPublished
+from retrofill.driver.tables.publication import NotPermitted, TablePublication, steps
+
+RUNS = 4
+UNFIT = ErrorInfo("PublishedAgain", "changed")
+
+
+class Conflict(Exception):
+    """Somebody else has committed; another try may succeed."""
+
+
+@dataclass
+class World:
+    """A table in memory. ``rows``: who wrote each interval's, in order. ``refused``: runs whose rows it never takes."""
+
+    refused: Collection[int] = ()
+    log: list[tuple[str, Group]] = field(default_factory=list)
+    rows: dict[int, list[str]] = field(default_factory=lambda: {n: ["before"] for n in range(RUNS)})
+    dropped: set[str] = field(default_factory=set)
+    owner: str = ""
+
+    def write(self, group: Group) -> str:
+        self.log.append(("commit", group))
+        for run in group.runs:
+            self.rows[number(run)].append(f"attempt {group.attempt}")
+        return str(len(self.log))
+
+    def table(self, staged: str) -> World:
+        if staged in self.dropped:
+            raise AnalysisException(f"{staged} does not exist")
+        return self
+
+    def where(self, _: str) -> World:
+        return self
+
+    @property
+    def catalog(self) -> World:
+        return self
+
+    def tableExists(self, staged: str) -> bool:
+        return staged not in self.dropped
+
+
+def number(run: LaunchedRun) -> int:
+    """Which of the intervals it is for."""
+    return (run.interval_start - launch(range(1), 1, 1, 0).runs[0].interval_start).days
+
+
+class Base:
+    def __init__(self, session: World, _: str) -> None:
+        self.world = session
+
+    def groups(self, whole: Group) -> list[Group]:
+        return [whole]
+
+    def keep(self, group: Group, days: int) -> None:
+        """Nothing is kept."""
+
+    def history(self) -> Sequence[Commit]:
+        return []
+
+    def at(self, version: int | None) -> Any:
+        raise AssertionError(version)
+
+    def refuse(self, group: Group) -> None:
+        if any(run.id in self.world.refused for run in group.runs):
+            raise NotPublished("a row is refused")
+
+
+class DeltaLog(Base):
+    """Each group's id is decided once. A commit that is skipped reports nothing."""
+
+    fixed = True
+
+    def look(self, group: Group, *, again: bool) -> Looked:
+        found = self._of(group)
+        if not again or found is None:
+            return Looked()
+        return Looked(burned=found) if isinstance(found, Burned) else Looked(dict.fromkeys(ids(group), found))
+
+    def replace(self, rows: Any, group: Group) -> str | Burned:
+        found = self._of(group)
+        if found is not None:
+            return found
+        self.refuse(group)
+        return self.world.write(group)
+
+    def burn(self, group: Group, why: str) -> str | Burned:
+        found = self._of(group)
+        if found is not None:
+            return found
+        self.world.log.append((f"burn {why}", group))
+        return Burned(why, at_once=True)
+
+    def _of(self, group: Group) -> str | Burned | None:
+        for version, (what, each) in enumerate(self.world.log, 1):
+            if each.id == group.id:
+                return str(version) if what == "commit" else Burned(what[5:])
+        return None
+
+
+class IcebergLog(Base):
+    """A commit is refused if one since ``look`` changed rows of its intervals."""
+
+    fixed = False
+
+    def look(self, group: Group, *, again: bool) -> Looked:
+        self.position = len(self.world.log)
+        return Looked(self._published(group) if again else {})
+
+    def replace(self, rows: Any, group: Group) -> str | Burned:
+        mine = {number(run) for run in group.runs}
+        for _, other in self.world.log[self.position :]:
+            if mine & {number(run) for run in other.runs}:
+                raise Conflict
+        self.refuse(group)
+        return self.world.write(group)
+
+    def burn(self, group: Group, why: str) -> str | Burned:
+        return Burned(why, at_once=True)
+
+    def _published(self, group: Group) -> dict[int, str]:
+        of = [(version, each) for version, (_, each) in enumerate(self.world.log, 1) if each.attempt == group.attempt]
+        return {id: str(version) for version, each in of for id in ids(each) if id in ids(group)}
+
+
+def ids(group: Group) -> list[int]:
+    return [run.id for run in group.runs]
+
+
+class Publisher:
+    """One that can be stopped before each of its steps. ``wanted``: which runs it publishes."""
+
+    def __init__(
+        self, world: World, name: str, whole: Group, wanted: Collection[int], failed: Mapping[int, ErrorInfo]
+    ) -> None:
+        self.world, self.name = world, name
+        over = set(ids(whole)) - set(wanted)
+        self.publication = TablePublication(whole, lambda _: world.owner == name, wanted, failed, over)
+        self.ended = False
+        self._again = name != "driver"
+        self._steps = self._walk()
+
+    def _walk(self) -> Iterator[str]:
+        while True:
+            try:
+                yield from steps(self.publication, self.world, again=self._again)
+                return
+            except Conflict:
+                self._again = True
+
+    def step(self) -> None:
+        try:
+            next(self._steps)
+        except (StopIteration, NotPermitted):
+            self.ended = True
+
+    def finish(self, limit: int = 1000) -> int:
+        """Continue, for so many steps at most. Returns how many it took."""
+        taken = 0
+        while not self.ended and taken < limit:
+            self.step()
+            taken += 1
+        return taken
+
+
+def group(attempt: int, review: int = 0, runs: int = RUNS, first: int = 1, day: int = 1) -> Group:
+    made = launch(range(first, first + runs), attempt, day, 0)
+    output = str(TableOutput("t", f"t_{attempt}", "day", "date", "memory"))
+    (whole,) = groups_of(made, attempt, [replace(run, outputs=(output,), review=review) for run in made.runs])
+    return whole
+
+
+@dataclass(frozen=True)
+class Case:
+    """``refused``: runs that the table does not take. ``unfit``: runs that must not be published yet, as a review found."""
+
+    table: type[Base]
+    refused: Collection[int] = ()
+    unfit: Collection[int] = ()
+
+
+CASES = [
+    Case(table, refused, unfit)
+    for table in (DeltaLog, IcebergLog)
+    for refused, unfit in (((), ()), ((2,), ()), ((1, 4), ()), ((), (3,)), ((1,), (2, 3)), ((1, 2, 3, 4), ()))
+]
+
+
+def explore(case: Case, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Try all interleavings of a driver, the publisher that replaces it, and a later run. Returns how many."""
+    monkeypatch.setattr(module, "FORMATS", {"memory": case.table})
+    monkeypatch.setattr(module, "drop", lambda session, staged: session.dropped.add(staged))
+    tried = 0
+    first = 0
+    while True:
+        second = 0
+        while True:
+            driver_goes_on, publisher_goes_on = _play(case, first, second)
+            tried += 1
+            if not publisher_goes_on:
+                break
+            second += 1
+        if not driver_goes_on:
+            return tried
+        first += 1
+
+
+def _play(case: Case, first: int, second: int) -> tuple[bool, bool]:
+    """The driver stops after ``first`` steps, and its successor after ``second``, when the driver wakes up."""
+    world = World(case.refused)
+    whole = group(25)
+    failed = dict.fromkeys(case.unfit, UNFIT)
+    driver = Publisher(world, "driver", whole, ids(whole), failed)
+    world.owner = "driver"
+    driver_goes_on = driver.finish(first) == first
+    # Its lease has ended. What it reported before that has ended those runs; say that it reported nothing.
+    world.owner = "publisher"
+    publisher = Publisher(world, "publisher", whole, ids(whole), failed)
+    publisher_goes_on = publisher.finish(second) == second
+    driver.finish(1)
+    publisher.finish()
+    results = publisher.publication.results
+    _check(case, world, results)
+    if not case.table.fixed and any(isinstance(each, ErrorInfo) for each in results.values()):  # type: ignore[attr-defined]
+        # A run fails only once the operations of all its publishers have ended.
+        driver.ended = True
+    else:
+        driver.finish(2)
+    # What a review took out is published in the end, and then all intervals are processed again.
+    if case.unfit:
+        held = group(25, review=1).only(lambda run: run.id in case.unfit)
+        assert held is not None
+        world.owner = "reviewed"
+        world.dropped.clear()
+        Publisher(world, "reviewed", held, ids(held), {}).finish()
+        _check(replace(case, unfit=()), world, results | dict.fromkeys(ids(held), "1"))
+    world.owner, world.refused = "later", ()
+    Publisher(world, "later", group(60, first=11), range(11, 11 + RUNS), {}).finish()
+    before = {n: list(rows) for n, rows in world.rows.items()}
+    driver.finish()
+    assert world.rows == before, "a publisher that was replaced changed what a later run had published"
+    assert all(rows[-1] == "attempt 60" for rows in before.values())
+    return driver_goes_on, publisher_goes_on
+
+
+def _check(case: Case, world: World, results: Mapping[int, str | ErrorInfo]) -> None:
+    """Each run that is fit is published once, and no other changes anything."""
+    for id in range(1, RUNS + 1):
+        fit = id not in case.refused and id not in case.unfit
+        assert isinstance(results[id], str) == fit, (id, results[id], world.log)
+        assert world.rows[id - 1] == (["before", "attempt 25"] if fit else ["before"]), (id, world.rows, world.log)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_run_is_published_once_whoever_is_stopped_where(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert explore(case, monkeypatch) > 9
+
+
+def never_burns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeltaLog, "burn", lambda *_: Burned("", at_once=True))
+
+
+def forgets_the_review(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Group, "id", property(lambda each: f"{each.attempt} {ids(each)}"))
+
+
+def forgets_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Group, "id", property(lambda each: f"{each.attempt} {each.runs[0].review}"))
+
+
+def notes_no_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each commit were valid from the state that it finds."""
+    look = IcebergLog.look
+
+    def late(self: IcebergLog, group: Group, *, again: bool) -> Looked:
+        looked = look(self, group, again=again)
+        self.position = 10**9
+        return looked
+
+    monkeypatch.setattr(IcebergLog, "look", late)
+
+
+@pytest.mark.parametrize("rule", [never_burns, forgets_the_review, forgets_the_runs, notes_no_position])
+def test_without_one_of_the_rules_some_interleaving_goes_wrong(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule(monkeypatch)
+    found = 0
+    for case in CASES:
+        try:
+            explore(case, monkeypatch)
+        except (AssertionError, RecursionError):
+            found += 1
+    assert found
