@@ -45,8 +45,8 @@ class Driver:
         self.lease = launch.lease_seconds
         # The end of the driver's own lease, by its process clock.
         self.alive_until = 0.0
-        # Runs whose staged output is not published yet, and whether that is left to others.
-        self.staged: list[RunToDo] = []
+        # Pieces whose staged output is not published yet, and whether that is left to others.
+        self.staged: list[Sequence[RunToDo]] = []
         self.gave_up = False
         # The runs whose user code is under way, and the last one that may have begun.
         self.at_runs: frozenset[int] = frozenset()
@@ -126,11 +126,11 @@ class Driver:
 
     def _execute(self) -> bool:
         """Execute the runs, one by one or all at once. Returns whether everything was acknowledged."""
-        whole = self.launch.mode == AttemptMode.RANGE
-        for runs in [self.launch.runs] if whole else [(run,) for run in self.launch.runs]:
+        one_by_one = self.launch.mode == AttemptMode.EACH
+        for runs in [(run,) for run in self.launch.runs] if one_by_one else [self.launch.runs]:
             run = runs[0]
             asked = self._clock()
-            left = self._asked("may_begin", run)
+            left = self._asked("may_begin", runs)
             if left is None or left is False:
                 break
             self.alive_until = max(self.alive_until, asked + left)
@@ -138,7 +138,7 @@ class Driver:
                 return False
             self.begun = run.id
             if run.accepted_attempt is not None:
-                if not (self._say(RunBegan(**self._about(run))) and self._publish(run)):
+                if not (all(self._say(RunBegan(**self._about(each))) for each in runs) and self._publish(runs)):
                     return False
             else:
                 failed = any(self.world.fails(self.launch, each) for each in runs)
@@ -152,7 +152,7 @@ class Driver:
     def _about(self, run: RunToDo) -> dict[str, Any]:
         return {**self.launch.about, "run_id": run.id, "attempt": run.attempt, "publication": run.publication}
 
-    def _asked(self, what: str, run: RunToDo) -> Any:
+    def _asked(self, what: str, runs: Sequence[RunToDo]) -> Any:
         """Ask the host a question. The host answers in its own process; no answer counts as no."""
         host = self.executor.process
         answer: list[Any] = []
@@ -163,11 +163,12 @@ class Driver:
             assert self.executor.host is not None
             attempts = self.world.oracle.attempts
             over, ended = attempts.is_over(self.launch), attempts.lease_that_ended(self.launch)
-            answer.append(getattr(self.executor.host, what)(self.launch, run.id))
+            about = runs[0].id if what == "may_begin" else [run.id for run in runs]
+            answer.append(getattr(self.executor.host, what)(self.launch, about))
             yes = answer[0] is not None and answer[0] is not False
             if yes and what == "may_begin":
                 # The host knows what it allowed, whatever becomes of the driver.
-                self.begun = run.id
+                self.begun = runs[0].id
             attempts.answered(self.launch, what, over=over, ended=ended, answer=yes)
             self.world.scheduler.wake(answer)
 
@@ -218,7 +219,9 @@ class Driver:
         if failed and len(runs) > 1:
             self.range_error = error
             return True
-        return all(self._finish(run, error) for run in runs)
+        return self._stage([run for run in runs if error is None and self.world.stages(run)]) and all(
+            self._finish(run, error) for run in runs
+        )
 
     def _tell(self, runs: Sequence[RunToDo], task: str, state: TaskState, error: ErrorInfo | None = None) -> None:
         for run in runs:
@@ -227,27 +230,27 @@ class Driver:
     def _finish(self, run: RunToDo, error: ErrorInfo | None) -> bool:
         if error is not None:
             return self._say(RunReported(**self._about(run), state="failed", error=error))
-        if not self.world.stages(run):
-            return self._say(RunReported(**self._about(run), state="succeeded"))
-        return self._stage(run)
+        return self.world.stages(run) or self._say(RunReported(**self._about(run), state="succeeded"))
 
-    def _stage(self, run: RunToDo) -> bool:
-        """Report staged output, which is published while the next run is under way."""
-        outputs = (f"/table/{run.interval_start.isoformat()}",)
-        if not self._say(RunStaged(**self._about(run), outputs=outputs)):
-            return False
-        self.staged.append(run)
-        if len(self.staged) == 1:
+    def _stage(self, runs: Sequence[RunToDo]) -> bool:
+        """Report staged output, which is published in one go while the next piece is under way."""
+        for run in runs:
+            outputs = (f"/table/{run.interval_start.isoformat()}",)
+            if not self._say(RunStaged(**self._about(run), outputs=outputs)):
+                return False
+        if runs:
+            self.staged.append(runs)
+        if runs and len(self.staged) == 1:
             self.world.scheduler.spawn(self.process, "publisher", self._publish_staged)
         return True
 
     def _publish_staged(self) -> None:
         """Publish staged output in the order of the runs, until one is left to others."""
         while self.staged and not self.gave_up:
-            run = self.staged[0]
+            runs = self.staged[0]
             # What it may not publish is left to others, or to a review.
-            if self._publish(run) if self._asked("may_publish", run) else self.works():
-                self.staged.remove(run)
+            if self._publish(runs) if self._asked("may_publish", runs) else self.works():
+                self.staged.remove(runs)
             else:
                 self.gave_up = True
             self.world.scheduler.wake(self.staged)
@@ -260,8 +263,8 @@ class Driver:
                 return False
         return self.process.alive and not self.gave_up
 
-    def _publish(self, run: RunToDo) -> bool:
-        """Publish the output. Returns whether it finished and its result was acknowledged.
+    def _publish(self, runs: Sequence[RunToDo]) -> bool:
+        """Publish the output. Returns whether it finished and its results were acknowledged.
 
         Takes a while, so that faults can hit it.
         """
@@ -269,7 +272,7 @@ class Driver:
             self.world.scheduler.wait(object(), self.world.scheduler.random.random() * self.lease / 2)
             if not self.beat():
                 return False
-        return self._say(RunReported(**self._about(run), state="succeeded"))
+        return all(self._say(RunReported(**self._about(run), state="succeeded")) for run in runs)
 
     def beat(self) -> bool:
         sent = self._clock()

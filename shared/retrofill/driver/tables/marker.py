@@ -64,7 +64,7 @@ def not_kept(table: str, run_id: int) -> NotKept:
 def ids_text(ids: Iterable[int]) -> str:
     """Ids as ``1-3,7``: those of a range are consecutive."""
     parts = []
-    for _, group in groupby(enumerate(sorted(ids)), key=lambda pair: pair[1] - pair[0]):
+    for _, group in groupby(enumerate(sorted(set(ids))), key=lambda pair: pair[1] - pair[0]):
         found = [id for _, id in group]
         parts.append(str(found[0]) if len(found) == 1 else f"{found[0]}-{found[-1]}")
     return ",".join(parts)
