@@ -201,8 +201,6 @@ class SparkSubmit:
     def _submit(self, answers: Answers) -> Submitted:
         settings = self._settings
         interpreter = self._interpreters.get(self._interpreters.packed_of(answers.launch))
-        # Not every installation has Spark.
-        home = SparkHome.of(settings, interpreter.python)
         local = settings.driver_host in LOOPBACK
         server = socket.create_server(("127.0.0.1" if local else "", 0))
         token = secrets.token_hex(16)
@@ -214,9 +212,14 @@ class SparkSubmit:
         }
         folder = submission.private_folder()
         try:
-            cluster = cluster_for(self._drivers, answers.launch)
-            command = submission.command(home, answers.launch, environment, folder, interpreter.unpacked, cluster)
-            environment |= home.environment(folder, os.environ)
+            if answers.launch.only_files and answers.launch.needs_no_spark:
+                # Not every installation has Spark, nor a Java for it.
+                command = submission.plain_command(settings, interpreter.python)
+            else:
+                home = SparkHome.of(settings, interpreter.python)
+                cluster = cluster_for(self._drivers, answers.launch)
+                command = submission.command(home, answers.launch, environment, folder, interpreter.unpacked, cluster)
+                environment |= home.environment(folder, os.environ)
             process = self._start(answers.launch, command, environment)
         except Exception:
             submission.remove(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Callable
@@ -16,16 +16,14 @@ from retrofill.driver.facts import Published
 from retrofill.driver.kept import key_of
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.log import get_log
-from retrofill.driver.publication import Publication, publish
+from retrofill.driver.patience import NotNow
+from retrofill.driver.publication import Publication, PublishedAgain, StagedOutputGone, publish
 from retrofill.driver.report import Reporter
 from retrofill.driver.tables.output import TableOutput
 from retrofill.driver.tables.publication import NotPermitted, Tables
+from retrofill.errors import first_line
 
 log = get_log(__name__)
-# If the file system is unavailable for longer, the run fails.
-TRIES = 10
-FIRST_PAUSE_SECONDS = 0.2
-MAX_PAUSE_SECONDS = 10.0
 
 
 Ended = Callable[[Launch, LaunchedRun, Reporter, Result], object]
@@ -97,7 +95,8 @@ def publish_all(
 ) -> Result:
     """Publish each output of a run, and keep what it replaces. Idempotent, also across drivers.
 
-    Raises ``NotPermitted`` if another publisher has replaced this one.
+    The result is put off if that is not possible now. Raises ``NotPermitted`` if another publisher has replaced
+    this one.
     """
     published, key, days = [], key_of(launch.installation, run.id), launch.keep_replaced_days
     for output in outputs:
@@ -106,21 +105,46 @@ def publish_all(
             if table is not None:
                 published.append(Published(table.table, tables.publish(table, run, accepted_attempt)))
             else:
-                _publish_with_retries(Publication(Path(output), key, accepted_attempt, run.publication, days))
+                publication = Publication(Path(output), key, accepted_attempt, run.publication, days)
+                tables.patience.retry(output, partial(_publish_files, publication), _is_refusal)
                 published.append(Published(output))
         except NotPermitted:
             raise
+        except NotNow as e:
+            return put_off(e.__cause__ or e)
         except Exception as e:  # noqa: BLE001 - of a table, whatever Spark raises
-            return Result(False, error_info(e))
+            return _refused(e, outputs, tables)
     crash_point("publish:done")
     return Result(True, published=tuple(published))
 
 
-def _publish_with_retries(publication: Publication) -> None:
-    for tries in range(1, TRIES):
+def put_off(error: BaseException) -> Result:
+    """The result of a run whose output cannot be published now."""
+    return Result(False, error_info(error), put_off=True)
+
+
+def _refused(error: Exception, outputs: tuple[str, ...], tables: Tables) -> Result:
+    """The result of a run whose output is refused for ever: a former publisher must not publish it after that."""
+    if any(TableOutput.of(output) for output in outputs):
         try:
-            return publish(publication)
-        except OSError as e:
-            log.warning("publication_waits", output=str(publication.target), error=str(e))
-        time.sleep(min(FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1), MAX_PAUSE_SECONDS))
-    return publish(publication)
+            tables.end_all()
+        except Exception as e:  # noqa: BLE001 - whatever Spark raises
+            tables.leave_if_lost(e)
+            unknown = NotNow(f"{first_line(error)}; whether earlier publishers have ended is unknown: {first_line(e)}")
+            return put_off(unknown)
+    return Result(False, error_info(error))
+
+
+def _publish_files(publication: Publication, _: int) -> None:
+    """One try: what an earlier one has done is found on disk."""
+    try:
+        publish(publication)
+    except StagedOutputGone as e:
+        if not publication.target.parent.is_dir():
+            # A disk that is not mounted looks as if all were deleted.
+            raise FileNotFoundError(f"{publication.target.parent} is not there") from e
+        raise
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, (StagedOutputGone, PublishedAgain))

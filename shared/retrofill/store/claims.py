@@ -37,6 +37,7 @@ from retrofill.domain.names import DEFAULT_POOL
 from retrofill.domain.run import RunState
 from retrofill.store.arrays import Arrays, none_of, one_of
 from retrofill.store.failures import failed_since_resume
+from retrofill.store.runs import due_to_publish
 from retrofill.store.states import constant, in_state
 from retrofill.store.tables import attempt, backfill, pipeline, run
 
@@ -270,20 +271,24 @@ def pipelines_with_suspects(conn: Connection, shard: int) -> set[int]:
 
 _NEXT_STAGED = (
     select(run)
-    .where(run.c.backfill_id == _WANTED.c.backfill_id, in_state(run, RunState.STAGED))
+    .where(run.c.backfill_id == _WANTED.c.backfill_id, in_state(run, RunState.STAGED), due_to_publish())
     .order_by(run.c.position)
     .limit(_WANTED.c.count)
     .lateral("next_staged")
 )
 _STAGED = (
-    select(_NEXT_STAGED)
+    select(_NEXT_STAGED, attempt.c.code.label("accepted_code"))
     .select_from(_WANTED.table)
     .join(_NEXT_STAGED, true())
+    .outerjoin(attempt, attempt.c.id == _NEXT_STAGED.c.accepted_attempt)
     .order_by(_WANTED.c.no, _NEXT_STAGED.c.position)
 )
 
 
 def staged(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
-    """Accepted runs that wait for a publisher by backfill, the first ones, at most as many as ``wanted`` of each."""
+    """Accepted runs that may have a publisher now by backfill, the first ones, at most as many as ``wanted`` of each.
+
+    ``accepted_code``: where the code of the attempt is that staged their output (``CodeLocation``).
+    """
     given = _WANTED.values(backfill_id=wanted, count=wanted.values())
     return _by_backfill(conn, _STAGED, given)

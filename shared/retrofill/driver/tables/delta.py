@@ -14,6 +14,8 @@ from retrofill.driver.tables.protocol import NotPublished
 from retrofill.driver.tables.states import as_of
 
 RECENT_COMMITS = 20
+# Tables that this process has published. What has changed since only costs tries.
+_PARTITIONED: dict[str, bool] = {}
 
 
 class Delta:
@@ -22,6 +24,13 @@ class Delta:
     def __init__(self, session: Any, table: str) -> None:
         self.session = session
         self.table = table
+
+    def conflicts_always(self) -> bool:
+        """Only partitions tell Delta that two commits are about different rows."""
+        if self.table not in _PARTITIONED:
+            (detail,) = self.session.sql(f"DESCRIBE DETAIL {self.table}").select("partitionColumns").collect()
+            _PARTITIONED[self.table] = bool(detail.partitionColumns)
+        return not _PARTITIONED[self.table]
 
     def look(self, marker: Marker, *, again: bool) -> str | None:  # noqa: ARG002 - the attempt's id is the fence
         """A commit may be repeated: the table skips it, at once."""

@@ -19,6 +19,9 @@ class Format(Protocol):
 
     def __init__(self, session: Any, table: str) -> None: ...
 
+    def conflicts_always(self) -> bool:
+        """Whether a commit is refused if any other was made meanwhile, whatever that has changed."""
+
     def look(self, marker: Marker, *, again: bool) -> str | None:
         """Note the table's state, from which a commit is valid. If there must be no other, return its version.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timezone
 from typing import Any, Callable, Generator, cast
@@ -12,7 +12,9 @@ from retrofill.driver.interval import interval_of
 from retrofill.driver.kept import NotKept
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.log import get_log
+from retrofill.driver.loss import condition as condition_of
 from retrofill.driver.loss import line_of
+from retrofill.driver.patience import NotNow, Patience
 from retrofill.driver.publication import PublishedAgain, StagedOutputGone
 from retrofill.driver.session import Sessions
 from retrofill.driver.tables.formats import FORMATS
@@ -22,13 +24,15 @@ from retrofill.driver.tables.output import TableOutput
 from retrofill.driver.tables.protocol import Format, NotPublished
 from retrofill.driver.tables.staging import drop
 from retrofill.driver.tables.states import same_rows
+from retrofill.driver.tables.turns import turn
 from retrofill.errors import first_line
 
 log = get_log(__name__)
-# As long as a table is changed by others too, or its catalog is unavailable.
-TRIES = 10
-FIRST_PAUSE_SECONDS = 0.2
-MAX_PAUSE_SECONDS = 10.0
+# Classes of SQLSTATE: the rows, the table's rules or the statement are wrong, or the table cannot do that at all.
+# Conflicts with other commits have others.
+_REFUSALS = ("22", "23", "42", "0A")
+# Hive's own errors, whatever they are about: its metastore may be away.
+_OF_HIVE = "_LEGACY_ERROR_TEMP_3065"
 
 
 class NotPermitted(Exception):
@@ -48,6 +52,8 @@ class Tables:
         permitted: Callable[[LaunchedRun], bool],
         lost: Callable[[str], object],
     ) -> None:
+        # Of directories, too.
+        self.patience = Patience()
         self._launch = launch
         self._sessions = sessions
         self._permitted = permitted
@@ -57,23 +63,37 @@ class Tables:
         """Replace the rows of a run's interval, staged by the ``attempt`` (id) that was accepted. Idempotent.
 
         Returns the table's version since then, if it tells. Raises ``StagedOutputGone``, ``NotPermitted``,
-        ``NotPublished``, ``PublishedAgain``, ``NotKept`` or the last error of Spark.
+        ``NotPublished``, ``PublishedAgain``, ``NotKept`` or Spark's refusal, or ``NotNow``, when nothing of a try is
+        under way any more.
         """
         publication = TablePublication(output, self._launch, run, attempt, lambda: self._permitted(run))
-        tries = 0
-        while True:
-            tries += 1
+
+        def once(tries: int) -> str | None:
             try:
-                again = tries > 1 or run.publication > 0
-                return _walk(steps(publication, self._sessions.publisher(), again=again))
-            except (StagedOutputGone, NotPermitted, NotPublished, PublishedAgain, NotKept):
-                raise
+                session = self._sessions.publisher()
+                alone = tries > 1 or FORMATS[output.format](session, output.table).conflicts_always()
+                with turn(output.table) if alone else nullcontext():
+                    return _walk(steps(publication, session, again=tries > 1 or run.publication > 0))
             except Exception as e:
                 self.leave_if_lost(e)
-                if tries == TRIES or _is_final(e):
-                    raise
-                log.warning("publication_waits", table=output.table, error=first_line(e))
-            threading.Event().wait(min(FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1), MAX_PAUSE_SECONDS))
+                raise
+
+        try:
+            return self.patience.retry(output.table, once, _is_refusal)
+        except NotNow:
+            self._end_tries()
+            raise
+
+    def _end_tries(self) -> None:
+        """Interrupt what an error may have left behind. Without an answer, the process ends."""
+        try:
+            self._sessions.end_publications(())
+        except Exception as e:  # noqa: BLE001 - whatever it is, an operation may be under way
+            self._lost(f"Spark does not say whether a commit is still under way: {first_line(e)}")
+
+    def end_all(self) -> None:
+        """Have the operations of all publishers of these runs ended. Raises whatever Spark does if that cannot be known."""
+        self._sessions.end_publications(self._launch.publishers)
 
     def leave_if_lost(self, error: Exception) -> None:
         """The run stays accepted, and an attempt with another session publishes it."""
@@ -213,8 +233,18 @@ def _drop_when_done(publication: TablePublication, session: Any, table: Format) 
             log.warning("staged_table_not_dropped", table=output.staged, error=first_line(e))
 
 
-def _is_final(error: Exception) -> bool:
-    """Whether another try cannot help: Spark has refused the statement before it did anything."""
-    from pyspark.errors import AnalysisException
+def _is_refusal(error: Exception) -> bool:
+    """Whether another try cannot help."""
+    ours = (StagedOutputGone, NotPermitted, NotPublished, PublishedAgain, NotKept)
+    return isinstance(error, ours) or _is_final(error)
 
-    return isinstance(error, AnalysisException)
+
+def _is_final(error: Exception) -> bool:
+    """Whether Spark has refused the statement for ever, because of what it says, the rows or the table's rules."""
+    from pyspark.errors import AnalysisException, PySparkException
+
+    if not isinstance(error, PySparkException):
+        return False
+    state = error.getSqlState() if hasattr(error, "getSqlState") else None
+    known = condition_of(error) not in (None, _OF_HIVE)
+    return known and (isinstance(error, AnalysisException) or (state or "").startswith(_REFUSALS))
