@@ -12,6 +12,7 @@ from retrofill.contract.runs import (
     ErrorInfo,
     Report,
     RunBegan,
+    RunPublicationPutOff,
     RunReported,
     RunStaged,
     SparkApplication,
@@ -57,6 +58,8 @@ class Driver:
         self.timed_out: TimedOut | None = None
         # Whether a run failed, after which the process is replaced.
         self._fails = False
+        # Why an attempt that only publishes could not.
+        self._put_off: ErrorInfo | None = None
 
     @property
     def uses_spark(self) -> bool:
@@ -103,7 +106,9 @@ class Driver:
 
     def _end(self) -> AttemptEnded:
         failed = self.range_error is not None
-        state: Literal["failed", "done"] = "failed" if failed else "done"
+        state: Literal["failed", "done", "released"] = "failed" if failed else "done"
+        if self._put_off is not None and self.launch.mode == AttemptMode.PUBLISH:
+            return AttemptEnded(**self.launch.about, state="released", error=self._put_off, stays=True)
         # Of some attempts, Spark does not tell what they used.
         cost = Cost(core_seconds=3600.0 * len(self.launch.runs)) if self.launch.attempt_id % 4 else None
         return AttemptEnded(**self.launch.about, state=state, error=self.range_error, stays=not self._fails, cost=cost)
@@ -269,6 +274,12 @@ class Driver:
             self.world.scheduler.wait(object(), self.world.scheduler.random.random() * self.lease / 2)
             if not self.beat():
                 return False
+        if self.world.puts_off():
+            self._put_off = ErrorInfo(type="Conflict", message="another commit came first")
+            return self._say(RunPublicationPutOff(**self._about(run), error=self._put_off))
+        if self.world.refuses(self.launch, run):
+            error = ErrorInfo(type="TableRefuses", message="its column has another type now")
+            return self._say(RunReported(**self._about(run), state="failed", error=error))
         return self._say(RunReported(**self._about(run), state="succeeded"))
 
     def beat(self) -> bool:

@@ -42,8 +42,8 @@ ENDS = {
     (R.STARTING, True): (R.CANCELLED, R.CANCELLED, R.CANCELLED),
     (R.RUNNING, False): (QUEUED, QUEUED, R.FAILED),
     (R.RUNNING, True): (R.CANCELLED, R.CANCELLED, R.CANCELLED),
-    # Accepted, so it is neither executed again nor cancelled.
-    (R.PUBLISHING, False): (STAGED, STAGED, R.FAILED),
+    # Accepted, so it is neither executed again nor cancelled, and no loss fails it.
+    (R.PUBLISHING, False): (STAGED, STAGED, STAGED),
     (R.PUBLISHING, True): (STAGED, STAGED, STAGED),
 }
 
