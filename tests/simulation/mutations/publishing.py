@@ -12,13 +12,13 @@ from tests.simulation.mutations.patch import Patch
 
 
 def lost_publishers_fail_their_run(patch: Patch) -> None:
-    """Accepted output fails after as many losses as other runs do."""
+    """Accepted output fails with its driver."""
     leave = run_starter.decide.Fold._leave
 
     def as_if_not_accepted(fold: Any, row: Any, attempt: Any, outcome: Any, error: Any) -> None:
         leave(fold, row, attempt, outcome, error)
         step = fold.outcome.runs[row.id][-1]
-        if isinstance(step, AwaitPublisher) and step.counted:
+        if isinstance(step, AwaitPublisher) and step.suspect:
             fold._step(row, End(RunState.FAILED, error, step.losses, step.counted), RunState.FAILED)
             fold.outcome.runs[row.id].remove(step)
 
