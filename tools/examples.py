@@ -264,6 +264,14 @@ BODIES: dict[str, Example] = {
         "spark": {"id": "app-20260302080011-0042", "ui": "http://spark-connect:4040"},
     },
     "TaskReported": {**RUN_REPORT, "task": "delays", "state": "retrying", "try_number": 1, "error": ERROR},
+    "RunPublicationPutOff": {
+        **RUN_REPORT,
+        "publication": 1,
+        "error": {
+            "type": "ConcurrentAppendException",
+            "message": "[DELTA_CONCURRENT_APPEND] Transaction conflict detected",
+        },
+    },
     "RunStaged": {**RUN_REPORT, "outputs": ["/data/delays/day=2013-01-03"]},
     "RunReported": {**RUN_REPORT, "state": "failed", "error": ERROR, "cost": COST, "published": [PUBLISHED]},
     "AttemptEnded": {**REPORT, "state": "lost", "begun": 4103, "error": LOSS, "stays": False, "cost": COST},

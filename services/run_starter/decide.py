@@ -12,6 +12,7 @@ from retrofill.contract.runs import (
     ErrorInfo,
     Report,
     RunBegan,
+    RunPublicationPutOff,
     RunReport,
     RunReported,
     RunStaged,
@@ -74,11 +75,19 @@ class RunRow:
     cancelled: bool = False  # by itself; known only if its attempt is to be released
     held: bool = False  # what it stages waits for a review
     timed_out: ErrorInfo | None = None  # its attempt is to be released because of it
+    publication: int = 0  # how many publishers it had besides the attempt that staged its output
 
 
+# The pause before the next publisher, doubled by each. After a stop or the first loss there is none.
+PUT_OFF_SECONDS, MAX_PUT_OFF_SECONDS = 5.0, 600.0
 TaskKey = tuple[int, int, str]
 # What splits a range of several runs.
 _SPLITS = (AttemptOutcome.FAILED, AttemptOutcome.LOST)
+
+
+def _pause(row: RunRow) -> float:
+    """Seconds until an accepted run may have its next publisher."""
+    return min(PUT_OFF_SECONDS * 2.0 ** min(row.publication, 20), MAX_PUT_OFF_SECONDS)
 
 
 def _next_size(size: int, *, lost: bool) -> int:
@@ -169,6 +178,11 @@ class Fold:
                 else:
                     self._step(row, Accept(outputs), S.PUBLISHING)
                 self.outcome.alive[attempt.id] = None
+            case RunPublicationPutOff(error=error):
+                if self._states[row.id] != S.PUBLISHING:
+                    return f"the run is {self._states[row.id]}"
+                put_off = AwaitPublisher(row.losses, counted=False, error=error or UNKNOWN, seconds=_pause(row))
+                self._step(row, put_off, S.STAGED)
             case RunReported(state="succeeded", cost=cost, published=published):
                 self._step(row, End(S.SUCCEEDED, cost=cost, published=published), S.SUCCEEDED)
             case RunReported(error=error, cost=cost):
@@ -232,11 +246,14 @@ class Fold:
         losses = with_loss(row.losses, self._number(row), loss, counted=counted) if lost else row.losses
         if splits and (outcome in _SPLITS or self._timed_out(row)):
             self._step(row, Split(_next_size(attempt.runs, lost=lost), loss, losses, lost), S.QUEUED)
+        elif state == S.PUBLISHING:
+            # An accepted run is neither executed again nor cancelled, nor does it fail: its lost publishers may still
+            # have published it.
+            why = loss if lost else error
+            pause = _pause(row) if counted else 0.0
+            self._step(row, AwaitPublisher(losses, counted, lost, why, pause), S.STAGED)
         elif counted and count >= self._max_lost_attempts:
             self._step(row, End(S.FAILED, failure(losses, count), losses, counted), S.FAILED)
-        elif state == S.PUBLISHING:
-            # An accepted run is neither executed again nor cancelled.
-            self._step(row, AwaitPublisher(losses, counted, lost), S.STAGED)
         elif attempt.cancelled or row.cancelled:
             self._step(row, End(S.CANCELLED, None, losses, counted), S.CANCELLED)
         elif self._timed_out(row):

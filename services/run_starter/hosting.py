@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported, TaskReported
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunPublicationPutOff, RunReported, TaskReported
 from retrofill.contract.topics import RUN_STARTER
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.task_run import TaskState
@@ -133,12 +133,16 @@ class DriverHost:
         self.changed()
 
     def refused(self, launch: LaunchRequest, reason: str, *, kind: str = NOT_ALLOWED) -> None:
-        """Report runs that cannot be executed as failed; no driver was given them."""
+        """Report runs that cannot be executed as failed; no driver was given them. Accepted ones wait for another publisher."""
         log.warning("attempt_refused", backfill=launch.backfill_id, attempt=launch.attempt_id, reason=reason)
         error = ErrorInfo(type=kind, message=reason[:4000])
+        publishes = launch.mode == AttemptMode.PUBLISH
         for run in launch.runs:
-            self.report(RunReported(**launch.about, run_id=run.id, attempt=run.attempt, state="failed", error=error))
-        self.report(AttemptEnded(**launch.about, state="done", stays=True))
+            about = {**launch.about, "run_id": run.id, "attempt": run.attempt, "error": error}
+            put_off = publishes and RunPublicationPutOff(**about, publication=run.publication)
+            self.report(put_off or RunReported(**about, state="failed"))
+        ends: dict[str, Any] = {"state": "released", "error": error} if publishes else {"state": "done"}
+        self.report(AttemptEnded(**launch.about, **ends, stays=True))
         self.changed()
 
     def changed(self) -> None:

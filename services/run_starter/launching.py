@@ -48,6 +48,7 @@ class Launching:
         lease_seconds: float | None = None,
         tries: Mapping[int, Mapping[str, int]] | None = None,
         unpublished: Sequence[int] = (),
+        publishers: Sequence[int] = (),
         accepted: Sequence[Row] = (),
     ) -> LaunchRequest:
         """``runs`` are rows of ``backfill``, as before the claim; ``tries``: see ``tries_used``.
@@ -70,6 +71,7 @@ class Launching:
             earlier=tuple(earlier),
             unpublished=tuple(unpublished),
             siblings=tuple(_published(row) for row in accepted if row["id"] not in own),
+            publishers=tuple(publishers),
         )
 
     def first(self, attempt_id: int) -> bool:
@@ -93,13 +95,13 @@ class Launching:
         definition = self.definitions.of(conn, [backfill["id"]]).get(backfill["id"])
         if definition is None:
             return None
-        try:
-            code = CodeLocation.model_validate(found.attempt["code"])
-        except ValidationError:
+        code = code_of(found.attempt["code"])
+        if code is None:
             return None
         mode = AttemptMode(found.attempt["mode"])
         # Publishers need no sessions.
-        again = [(backfill["id"], runs)] if mode in EXECUTES else []
+        of_runs = [(backfill["id"], runs)]
+        again, accepted = (of_runs, []) if mode in EXECUTES else ([], of_runs)
         # Their numbers were counted up when the attempt got them.
         before = [{**row, "publication": row["publication"] - (mode == AttemptMode.PUBLISH)} for row in runs]
         return self.launch_of(
@@ -112,6 +114,7 @@ class Launching:
             found.attempt["lease_seconds"],
             tries_used(conn, [(definition, runs)]),
             [each.id for each in launches.unpublished(conn, again) if each.id != attempt_id],
+            [each.id for each in launches.publishers(conn, accepted)],
             launches.accepted_of(conn, accepted_attempts([(mode, runs)])).get(runs[0]["accepted_attempt"], ()),
         )
 
@@ -136,6 +139,14 @@ class Launching:
                 self.executor.launch(each)
         crash_point("claim:launched")
         self.launched()
+
+
+def code_of(stored: object) -> CodeLocation | None:
+    """Where an attempt's code is. ``None``: nobody knows, or only a newer release."""
+    try:
+        return None if stored is None else CodeLocation.model_validate(stored)
+    except ValidationError:
+        return None
 
 
 def tries_used(

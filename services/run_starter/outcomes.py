@@ -183,7 +183,7 @@ class Apply:
                 }
                 for row, step in group
             ]
-            values = {"finished_at": self.now, "lost_at": None}
+            values = {"finished_at": self.now, "lost_at": None, "publish_after": None, "publish_error": None}
             _landed(store.move(self.tx.conn, to, given, values, from_states=_live_to(to)), given)
         undoing = [row["id"] for row, step in ended if row["restores"] and step.state == S.SUCCEEDED]
         if undoing:
@@ -200,17 +200,17 @@ class Apply:
     def _leave_to_others(self) -> None:
         """Queue runs again, and leave accepted ones to another publisher."""
         again = self._having(Requeue)
-        self._move_lost(S.QUEUED, again)
+        self._move_lost(S.QUEUED, again, [{} for _ in again])
         waiting = self._having(AwaitPublisher)
-        self._move_lost(S.STAGED, waiting)
+        self._move_lost(S.STAGED, waiting, [self._put_off(step) for _, step in waiting])
         for row, step in again:
             if step.loss is not None:
                 fields = self._facts(row)
                 event = RunAttemptLost(**fields, state=S.QUEUED, error=step.loss, counted=step.counted)
                 self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
                 emit_state(self.tx, fields, S.QUEUED)
-        for row, _ in waiting:
-            self.tx.schedule_check(backfill_key(row["backfill_id"]))
+        for row, left in waiting:
+            self.tx.schedule_check(backfill_key(row["backfill_id"]), left.seconds)
         self.tx.after_commit.append(lambda: _count(str(S.QUEUED) for _, step in again if step.loss is not None))
 
     def _split(self) -> None:
@@ -235,15 +235,28 @@ class Apply:
             self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunSplit(**fields, size=step.size, error=step.error))
             emit_state(self.tx, fields, S.QUEUED)
 
-    def _move_lost(self, to: RunState, lost: Sequence[tuple[RowMapping, Requeue | AwaitPublisher]]) -> None:
+    def _put_off(self, step: AwaitPublisher) -> dict[str, Any]:
+        """When an accepted run may have its next publisher, and why it needs one."""
+        return {
+            "publish_after": self.now + timedelta(seconds=step.seconds) if step.seconds else None,
+            "publish_error": None if step.error is None else step.error.model_dump(exclude_none=True),
+        }
+
+    def _move_lost(
+        self,
+        to: RunState,
+        lost: Sequence[tuple[RowMapping, Requeue | AwaitPublisher]],
+        more: Sequence[Mapping[str, Any]],
+    ) -> None:
         given = [
             {
                 **_key(row),
                 "lost_attempts": row["lost_attempts"] + step.counted,
                 "losses": stored(step.losses),
                 "lost_at": self.now if step.suspect else row["lost_at"],
+                **also,
             }
-            for row, step in lost
+            for (row, step), also in zip(lost, more, strict=True)
         ]
         _landed(store.move(self.tx.conn, to, given, NO_LIMIT, from_states=_live_to(to)), lost)
 

@@ -231,6 +231,7 @@ def _run_row(row: RowMapping, *, cancelled: bool, held: bool) -> RunRow:
         losses=losses_of(row["losses"]),
         cancelled=cancelled,
         held=held,
+        publication=row["publication"],
         timed_out=None if row["error"] is None else ErrorInfo.model_validate(row["error"]),
     )
 

@@ -15,6 +15,7 @@ from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.store import hosts, runs, seat_waits
 from retrofill.store.claims import Taken
+from run_starter.executors import has_tables
 from run_starter.memory import YIELD_SECONDS, Memory, pipeline_key, slot_freed
 from run_starter.sharing import Candidate, Pipeline, Rivals, Seats, Shares, free_slots, most
 from run_starter.starting import Wanted
@@ -24,11 +25,12 @@ POLL_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Publication:
-    """Accepted runs of one attempt of a backfill, the pool of that, and the slots for a publisher."""
+    """Accepted runs of one attempt of a backfill, the pool and executor of their publisher, and the slots for that."""
 
     backfill: RowMapping
     runs: Sequence[RowMapping]
     pool: str
+    executor: str
     slot: int
     pipeline_slot: int
 
@@ -53,10 +55,17 @@ def publishable(
         of_backfill = free_slots(frozenset(own), row["max_active_runs"])
         pairs = list(zip(of_backfill, free_slots(frozenset(shared), limits[no]), strict=False))
         for each, (slot, pipeline_slot) in zip(staged[id], pairs, strict=False):
-            found.append(Publication(row, each, definition.pool, slot, pipeline_slot))
+            found.append(
+                Publication(row, each, definition.pool, publisher_of(definition, each[0]), slot, pipeline_slot)
+            )
             own.add(slot)
             shared.add(pipeline_slot)
     return found
+
+
+def publisher_of(definition: PipelineDefinition, run: RowMapping) -> str:
+    """Where an accepted run's output is published: tables by the Spark that staged them, directories by any process."""
+    return definition.executor if has_tables(run["outputs"]["folders"]) else hosts.ANY
 
 
 def offered(
@@ -76,9 +85,9 @@ def offered(
     totals: dict[str, int] = {}
     for pool in dict.fromkeys([each.pool for each in publications] + [each.pool for each in candidates]):
         mine = [each for each in candidates if each.pool == pool]
-        publishers = sum(each.pool == pool for each in publications)
-        executors = {each.executor for each in mine} | ({"pool"} if publishers else set())
-        count = publishers + most(mine, pipelines)
+        publishers = [each.executor for each in publications if each.pool == pool]
+        executors = {*publishers, *(each.executor for each in mine)}
+        count = len(publishers) + most(mine, pipelines)
         offer = hosts.lock_free(tx.conn, own, tx.partition, pool, executors, count) if count else hosts.Offer([])
         seats[pool] = Seats(offer.seats, Rivals.of(offer.rivals, now, memory.exhausted(pool)))
         if offer.total is not None:
@@ -92,8 +101,8 @@ def seated(publications: Sequence[Publication], seats: Mapping[str, Seats]) -> t
     unseated: list[Publication] = []
     for each in publications:
         free = seats[each.pool]
-        if free.count("pool"):
-            place = (each.slot, each.pipeline_slot, free.take("pool"))
+        if free.count(each.executor):
+            place = (each.slot, each.pipeline_slot, free.take(each.executor))
             wanted.append(Wanted(each.backfill, AttemptMode.PUBLISH, each.runs, *place))
         else:
             unseated.append(each)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Self
 
 from retrofill.domain.names import DEFAULT_POOL
-from retrofill.store.hosts import Seat
+from retrofill.store.hosts import SUBMIT, Seat
 from retrofill.store.seat_waits import Rank
 
 # With equal numbers of live attempts, a rival goes first only if it has waited for so long. Less is not worth the
@@ -100,7 +100,7 @@ class Seats:
     def take(self, executor: str) -> Seat:
         """The best seat for such an attempt. One that needs no warm driver leaves them to others."""
         found = [seat for seat in self.free if seat.serves(executor)]
-        best = next((seat for seat in found if not seat.warm), found[0])
+        best = next((seat for seat in found if seat.warm != (executor == SUBMIT)), found[0])
         self.free.remove(best)
         return best
 

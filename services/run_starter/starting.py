@@ -20,11 +20,12 @@ from retrofill.store.clock import database_now
 from retrofill.store.hosts import Seat
 from retrofill.store.launches import accepted_of
 from retrofill.store.launches import earlier as earlier_attempts
+from retrofill.store.launches import publishers as publisher_attempts
 from retrofill.store.launches import unpublished as unpublished_attempts
 from retrofill.store.transition import Plus
 from run_starter.announcing import publishing
 from run_starter.executors import LaunchRequest
-from run_starter.launching import Launching, accepted_attempts, tries_used
+from run_starter.launching import Launching, accepted_attempts, code_of, tries_used
 from run_starter.leases import Leases
 from run_starter.memory import LEASES_KEY
 
@@ -63,16 +64,19 @@ class Starting:
         now = database_now(tx.conn)
         lease = self.launching.lease_seconds
         definitions = self.launching.definitions_now(tx, [each.backfill for each in wanted])
-        new = [_new(each, definitions[each.backfill["id"]]) for each in wanted]
+        of_each = [_definition(each, definitions[each.backfill["id"]]) for each in wanted]
+        new = [_new(each, definition) for each, definition in zip(wanted, of_each, strict=True)]
         again = [(each.backfill["id"], each.runs) for each in wanted if _is_repeated(each)]
         earlier, unpublished = earlier_attempts(tx.conn, again), unpublished_attempts(tx.conn, again)
+        accepted = [(each.backfill["id"], each.runs) for each in wanted if each.mode == AttemptMode.PUBLISH]
+        publishers = publisher_attempts(tx.conn, accepted)
         tries = tries_used(tx.conn, [(definitions[id], runs) for id, runs in again])
-        accepted = accepted_of(tx.conn, accepted_attempts((each.mode, each.runs) for each in wanted))
+        siblings = accepted_of(tx.conn, accepted_attempts((each.mode, each.runs) for each in wanted))
         own = self.own()
         ids = attempts.insert_all(tx.conn, new, own, now + timedelta(seconds=lease), lease)
         if len(ids) != len(new):
             raise Conflict("a free seat was taken by another transaction")
-        claimed = list(zip(ids, wanted, strict=True))
+        claimed = list(zip(ids, wanted, of_each, strict=True))
         self._move_runs(tx, claimed, now)
         crash_point("claim:written")
         launches = [
@@ -81,13 +85,14 @@ class Starting:
                 id,
                 each.mode,
                 each.runs,
-                definitions[each.backfill["id"]],
+                definition,
                 earlier=[one.id for one in earlier if one.has_any(each.backfill["id"], each.runs)],
                 tries=tries,
                 unpublished=[one.id for one in unpublished if one.has_any(each.backfill["id"], each.runs)],
-                accepted=accepted.get(each.runs[0]["accepted_attempt"], ()) if each.mode == AttemptMode.PUBLISH else (),
+                publishers=[one.id for one in publishers if one.has_any(each.backfill["id"], each.runs)],
+                accepted=siblings.get(each.runs[0]["accepted_attempt"], ()) if each.mode == AttemptMode.PUBLISH else (),
             )
-            for id, each in claimed
+            for id, each, definition in claimed
             if each.seat.host_id in own
         ]
         others = {each.seat.host_id for each in wanted}.difference(own)
@@ -96,18 +101,23 @@ class Starting:
         tx.after_commit.append(lambda: self._launch(launches))
         tx.schedule_check(LEASES_KEY, lease)
 
-    def _move_runs(self, tx: Transaction, claimed: Sequence[tuple[int, Wanted]], now: datetime) -> None:
+    def _move_runs(
+        self, tx: Transaction, claimed: Sequence[tuple[int, Wanted, PipelineDefinition]], now: datetime
+    ) -> None:
         """Give the runs to their attempts."""
         for modes, to, before, values in (
             (EXECUTES, RunState.STARTING, RunState.QUEUED, {}),
             ((AttemptMode.PUBLISH,), RunState.PUBLISHING, RunState.STAGED, {"publication": Plus(1)}),
         ):
             given = [
-                {"id": row["id"], "attempt_id": id} for id, each in claimed if each.mode in modes for row in each.runs
+                {"id": row["id"], "attempt_id": id}
+                for id, each, _ in claimed
+                if each.mode in modes
+                for row in each.runs
             ]
             if runs.move(tx.conn, to, given, values, from_states=[before], guard=()) != len(given):
                 raise Conflict(f"a {before} run was changed by another transaction")
-        for _, each in claimed:
+        for _, each, _ in claimed:
             if each.mode == AttemptMode.PUBLISH:
                 for row in each.runs:
                     publishing(tx, row, each.backfill["pipeline"], now, row["publication"] + 1)
@@ -118,13 +128,22 @@ class Starting:
         self.launching.hand_over(launches)
 
 
+def _definition(wanted: Wanted, definition: PipelineDefinition) -> PipelineDefinition:
+    """The definition for an attempt. A publisher has the code, and with it the environment, of the accepted attempt."""
+    if wanted.mode != AttemptMode.PUBLISH:
+        return definition
+    code = code_of(wanted.runs[0]["accepted_code"])
+    return definition if code is None else definition.model_copy(update={"code": code})
+
+
 def _new(wanted: Wanted, definition: PipelineDefinition) -> attempts.NewAttempt:
     return attempts.NewAttempt(
         wanted.backfill["id"],
         wanted.backfill["pipeline_no"],
         str(wanted.mode),
         wanted.runs[0]["position"],
-        len(wanted.runs),
+        # Of a publisher, some in between may have ended.
+        wanted.runs[-1]["position"] - wanted.runs[0]["position"] + 1,
         wanted.slot,
         wanted.pipeline_slot,
         definition.code.model_dump(exclude_none=True),

@@ -82,11 +82,16 @@ class Split:
 
 @dataclass(frozen=True)
 class AwaitPublisher:
-    """Its publisher was lost or stopped, and another one publishes its output."""
+    """Its publisher was lost, stopped or could not publish its output, and another one does.
+
+    ``error``: why that did not succeed, if it was not just stopped. ``seconds``: until the next one may try.
+    """
 
     losses: Losses
     counted: bool
     suspect: bool = False
+    error: ErrorInfo | None = None
+    seconds: float = 0.0
 
 
 Step = Begin | Accept | Hold | End | Requeue | Split | AwaitPublisher

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, Mapping
+
+
+def stored_line(error: Mapping[str, Any]) -> str:
+    """A stored error (``ErrorInfo``) as one line."""
+    lines = str(error["message"]).strip().splitlines()
+    return f"{error['type']}: {lines[0]}" if lines else str(error["type"])
+
 
 def first_line(error: BaseException) -> str:
     """The first line of an exception's text, or its type's name if it has none.

@@ -12,6 +12,7 @@ from retrofill.contract.runs import (
     ErrorInfo,
     Report,
     RunBegan,
+    RunPublicationPutOff,
     RunReported,
     RunStaged,
     SparkApplication,
@@ -57,6 +58,8 @@ class Driver:
         self.timed_out: TimedOut | None = None
         # Whether a run failed, after which the process is replaced.
         self._fails = False
+        # Why an attempt that only publishes could not.
+        self._put_off: ErrorInfo | None = None
 
     @property
     def uses_spark(self) -> bool:
@@ -103,7 +106,9 @@ class Driver:
 
     def _end(self) -> AttemptEnded:
         failed = self.range_error is not None
-        state: Literal["failed", "done"] = "failed" if failed else "done"
+        state: Literal["failed", "done", "released"] = "failed" if failed else "done"
+        if self._put_off is not None and self.launch.mode == AttemptMode.PUBLISH:
+            return AttemptEnded(**self.launch.about, state="released", error=self._put_off, stays=True)
         # Of some attempts, Spark does not tell what they used.
         cost = Cost(core_seconds=3600.0 * len(self.launch.runs)) if self.launch.attempt_id % 4 else None
         return AttemptEnded(**self.launch.about, state=state, error=self.range_error, stays=not self._fails, cost=cost)
@@ -272,7 +277,16 @@ class Driver:
             self.world.scheduler.wait(object(), self.world.scheduler.random.random() * self.lease / 2)
             if not self.beat():
                 return False
-        return all(self._say(RunReported(**self._about(run), state="succeeded")) for run in runs)
+        if self.world.puts_off():
+            self._put_off = ErrorInfo(type="Conflict", message="another commit came first")
+            return all(self._say(RunPublicationPutOff(**self._about(run), error=self._put_off)) for run in runs)
+        return all(self._say(self._result(run)) for run in runs)
+
+    def _result(self, run: RunToDo) -> RunReported:
+        if not self.world.refuses(self.launch, run):
+            return RunReported(**self._about(run), state="succeeded")
+        error = ErrorInfo(type="TableRefuses", message="its column has another type now")
+        return RunReported(**self._about(run), state="failed", error=error)
 
     def beat(self) -> bool:
         sent = self._clock()

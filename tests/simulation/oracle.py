@@ -17,6 +17,7 @@ from tests.simulation.checks.limits import Limits
 from tests.simulation.checks.listed import Listed
 from tests.simulation.checks.messages import Answered, Consumed, Letters, Published
 from tests.simulation.checks.progress import Progress
+from tests.simulation.checks.publishing import Publishing
 from tests.simulation.checks.reviews import Reviews
 from tests.simulation.checks.suspects import Suspects
 from tests.simulation.checks.timeouts import Timeouts
@@ -52,6 +53,7 @@ class Oracle:
             Letters(world),
             Endings(world),
             Reviews(world),
+            Publishing(world),
             Budgets(world),
             Progress(world),
             Deadlines(world),

@@ -69,6 +69,9 @@ class Scenario:
         self._world.failing = {(p, day) for p in self._pipelines for day in days if self._random.random() < 0.15}
         if self._random.random() < 0.1:
             self._world.killing = {(self._random.choice(self._pipelines), self._random.choice(days[:4]))}
+        if self._random.random() < 0.2:
+            self._world.refusing = {(p, day) for p in self._pipelines for day in days if self._random.random() < 0.2}
+        self._world.put_off = self._random.choice([0.0, 0.0, 0.3])
         self._limits = {p: self._random.choice(KINDS) for p in self._pipelines}
         limited = [p for p, kind in self._limits.items() if kind]
         self._world.hanging = {(p, day) for p in limited for day in days[:4] if self._random.random() < 0.3}

@@ -93,6 +93,8 @@ class World:
         self.crashes: list[tuple[str, float]] = []
         self.calling: list[Process] = []  # callback runners, once per call in progress
         self.failing: set[tuple[str, Any]] = set()  # (pipeline, interval start) that fails
+        self.refusing: set[tuple[str, Any]] = set()  # those of which the table refuses the output for ever
+        self.put_off = 0.0  # how often a table cannot be published now
         self.requested: dict[str, set[Any]] = {}  # logical dates by backfill id
         self.fixed: set[tuple[str, Any]] = set()  # those of them whose code was fixed meanwhile
         self.killing: set[tuple[str, Any]] = set()  # those that end the Spark server each time
@@ -195,6 +197,14 @@ class World:
     def stages(self, run: RunToDo) -> bool:
         """Whether user code stages its output: every second run does."""
         return run.id % 2 == 0
+
+    def puts_off(self) -> bool:
+        """Whether an output cannot be published now. Once the faults are over, each can."""
+        return self.healed_at is None and self.random.random() < self.put_off
+
+    def refuses(self, launch: LaunchRequest, run: RunToDo) -> bool:
+        """Whether a table refuses the output of this interval for ever."""
+        return (launch.pipeline.name, run.interval_start) in self.refusing
 
     def working(self, driver: Driver, runs: Sequence[RunToDo]) -> None:
         """User code starts; no other attempt may still be at work on these runs."""

@@ -134,7 +134,7 @@ class InstantDriver:
         talk = Talk(executor, host, request, self._launch)
         # ``Talk`` implements what a publisher needs of both.
         # It stages folders only, which need no Spark.
-        self._tables = Tables(cast(Sessions, None), lambda _: False, print)
+        self._tables = Tables(self._launch, cast(Sessions, None), lambda _: False, print)
         self._publisher = Publisher(self._launch, talk, talk, self._report_end, self._tables)  # type: ignore[arg-type]
         self.begun: int | None = None
 

@@ -125,12 +125,12 @@ class Attempt:
 
     def publish(self, attempt_id: int | None = None) -> list[str]:
         """Publish everything, as a driver does. Returns the tables' versions since then, by run."""
-        tables = Tables(cast(Sessions, self.sessions), lambda _: self.ask(), _fail)
-        return [
-            _version(result)
-            for each in self.publications(attempt_id)
-            for result in tables.publish(each, again=any(run.publication for run in each.whole.runs)).values()
-        ]
+        tables = Tables(self.launch, cast(Sessions, self.sessions), lambda _: self.ask(), _fail)
+        versions = []
+        for each in self.publications(attempt_id):
+            tables.publish(each, again=any(run.publication for run in each.whole.runs))
+            versions += [_version(each.results[run.id]) for run in each.whole.runs]
+        return versions
 
 
 class Publisher:

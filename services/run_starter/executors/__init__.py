@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from retrofill.contract.runs import ErrorInfo, Report
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.driver.tables.output import TableOutput
 
 # Called with ``None`` once a report is durable, else with why it never will be.
 OnDelivery = Callable[[str | None], object]
@@ -85,6 +86,24 @@ class LaunchRequest:
     unpublished: tuple[int, ...] = ()
     # Of a publication: the other runs whose output the same attempt staged.
     siblings: tuple[RunToDo, ...] = ()
+    # Of one that only publishes: attempts that may have tried to publish the same before. Their operations must have
+    # ended before a failure is reported.
+    publishers: tuple[int, ...] = ()
+    # Whether this machine sees the directories that it publishes.
+    sees_files: bool = True
+
+    @property
+    def only_files(self) -> bool:
+        """Whether it publishes or restores nothing but directories: without Spark, and without the user's code."""
+        moves = self.mode == AttemptMode.PUBLISH or self.runs[0].restores is not None
+        return moves and not has_tables(output for run in self.runs for output in run.outputs)
+
+    @property
+    def needs_no_spark(self) -> bool:
+        """Whether its driver does without a session of its own."""
+        if self.mode == AttemptMode.PUBLISH or self.runs[0].restores is not None:
+            return self.only_files and self.sees_files
+        return self.pipeline.only_scripts
 
     @property
     def key(self) -> Key:
@@ -117,7 +136,13 @@ class LaunchRequest:
             "keep_replaced_days": self.keep_replaced_days,
             "unpublished": list(self.unpublished),
             "siblings": [run.as_json(zone) for run in self.siblings],
+            "publishers": list(self.publishers),
         }
+
+
+def has_tables(outputs: Iterable[str]) -> bool:
+    """Whether one of a run's outputs is a table, which only Spark can publish."""
+    return any(TableOutput.of(output) is not None for output in outputs)
 
 
 def _offset(moment: datetime, zone: ZoneInfo) -> float:

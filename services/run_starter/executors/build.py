@@ -28,8 +28,9 @@ class Dispatch:
         self._drivers = drivers
         self._host = host
         interpreters = Interpreters(drivers)
+        self._pool = LocalPool(drivers.settings, host, logs=logs, drivers=drivers, interpreters=interpreters)
         self._executors: dict[str, Executor] = {
-            "pool": LocalPool(drivers.settings, host, logs=logs, drivers=drivers, interpreters=interpreters),
+            "pool": self._pool,
             "spark-submit": SparkSubmit(drivers.settings, host, logs, drivers, interpreters),
         }
         self._preparing = Preparing(drivers.settings, interpreters, host, self._hand_over)
@@ -62,7 +63,7 @@ class Dispatch:
         That waits until what earlier attempts started in a cluster has ended.
         """
         settings = self._drivers.settings
-        # Publishing runs no user code, and the attempt was accepted.
+        # What was accepted is published, also under other settings.
         if launch.mode != AttemptMode.PUBLISH:
             # The planner accepted the definition, but perhaps under other settings.
             reason = refusal(launch.pipeline, settings.spark_conf_allow, settings.script_allow)
@@ -70,18 +71,22 @@ class Dispatch:
             if reason is not None:
                 self._host.refused(launch, reason)
                 return
-        self._preparing.launch(self._with_conf(launch))
+        launch = self._with_conf(launch)
+        if launch.only_files and launch.pipeline.executor == "spark-submit":
+            launch = replace(launch, sees_files=submission.sees_files(settings, launch))
+        self._preparing.launch(launch)
 
     def _hand_over(self, launch: LaunchRequest) -> None:
-        # Publishing executes nothing of the user's, and what is published has ended.
-        if launch.earlier and launch.mode != AttemptMode.PUBLISH and has_applications(launch.pipeline):
+        if submission.to_clear(launch) and has_applications(launch.pipeline):
             self._clearing.launch(launch)
         else:
             self._give(launch)
 
     def _give(self, launch: LaunchRequest) -> None:
-        # Publishing needs no Spark, so it need not wait for spark-submit.
-        name = "pool" if launch.mode == AttemptMode.PUBLISH else launch.pipeline.executor
+        name = launch.pipeline.executor
+        if launch.mode == AttemptMode.PUBLISH and launch.needs_no_spark:
+            # Any process does. One that is there already begins at once.
+            name = "pool" if self._pool.has_idle() else "spark-submit"
         self._executors[name].launch(launch)
 
     def _with_conf(self, launch: LaunchRequest) -> LaunchRequest:

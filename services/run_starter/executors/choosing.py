@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from retrofill.domain.attempt import AttemptMode
 from retrofill.user_code.environments import Packed
 from run_starter.executors import LaunchRequest
 
@@ -39,9 +38,7 @@ def matches(workers: Sequence[W], wanted: Sequence[Wanted]) -> Iterator[tuple[W,
     """Idle drivers for waiting attempts, in the order of the attempts."""
     idle = _idle(workers)
     for each in wanted:
-        # Publishing runs no user code.
-        publishes = each.launch.mode == AttemptMode.PUBLISH
-        found = next((worker for worker in idle if publishes or worker.packed == each.packed), None)
+        found = next((worker for worker in idle if each.launch.only_files or worker.packed == each.packed), None)
         if found is not None:
             idle.remove(found)
             yield found, each.launch

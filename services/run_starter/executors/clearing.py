@@ -13,7 +13,7 @@ from retrofill import clusters
 from retrofill.clusters import Cluster
 from retrofill.clusters.find import cluster_of
 from retrofill.spark_home import SparkHome
-from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
+from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.command import Drivers
 from run_starter.executors.kills import Kills
 
@@ -159,4 +159,4 @@ class Clearing:
 
 
 def _tags(held: Sequence[LaunchRequest]) -> list[str]:
-    return [clusters.tag_of(each.installation, id) for each in held for id in each.earlier]
+    return [clusters.tag_of(each.installation, id) for each in held for id in submission.to_clear(each)]

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.config import Config
 from retrofill.java import bundled
 from retrofill.pools import Pool, Source, pools_of, settings_of
@@ -40,8 +39,8 @@ class Drivers:
     def packed_of(self, launch: LaunchRequest) -> Packed | None:
         """The packed environment of an attempt's driver; ``None``: it needs no more than ``python``."""
         own = launch.pipeline.code.environment
-        # Publishing runs no user code.
-        if own is None or launch.mode == AttemptMode.PUBLISH:
+        # Tables are published by the pyspark that has staged them.
+        if own is None or launch.only_files:
             return self.packed
         return Packed(own.sha256, own.python)
 

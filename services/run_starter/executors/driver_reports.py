@@ -13,15 +13,21 @@ from retrofill.contract.runs import (
     AttemptHeartbeat,
     Report,
     RunBegan,
+    RunPublicationPutOff,
     RunReport,
     RunReported,
     RunStaged,
     TaskReported,
 )
+from retrofill.domain.attempt import AttemptMode
 from run_starter.executors import LaunchRequest
 
 _KINDS: Mapping[str, type[Report]] = {
-    each.__name__: each for each in (AttemptHeartbeat, AttemptEnded, RunBegan, TaskReported, RunStaged, RunReported)
+    each.__name__: each
+    for each in (
+        *(AttemptHeartbeat, AttemptEnded, RunBegan, TaskReported, RunStaged, RunPublicationPutOff),
+        RunReported,
+    )
 }
 # Who publishes them, in the messages' headers.
 SOURCE = "spark-driver"
@@ -42,6 +48,7 @@ def report_of(launch: LaunchRequest, run_ids: Collection[int], fields: Any) -> R
         raise NotAReport(f"its driver sent an invalid {model.__name__}: {explain(e)}") from e
     if isinstance(report, RunReport) and report.run_id not in run_ids:
         raise NotAReport(f"its driver reported on run {report.run_id}, which it was not given")
-    if isinstance(report, AttemptEnded) and report.state not in ("done", "failed"):
+    own = ("done", "released") if launch.mode == AttemptMode.PUBLISH else ("done", "failed")
+    if isinstance(report, AttemptEnded) and report.state not in own:
         raise NotAReport(f"its driver reported that it was {report.state}, which only its host can")
     return report

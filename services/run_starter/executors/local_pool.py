@@ -84,6 +84,11 @@ class LocalPool:
         with self._lock:
             return list(self._waiting)
 
+    def has_idle(self) -> bool:
+        """Whether a warm process is free now."""
+        with self._lock:
+            return any(worker.ready and not worker.busy and not worker.retiring for worker in self._workers)
+
     def launch(self, launch: LaunchRequest) -> None:
         """Queue the attempt for the next warm process."""
         with self._lock:

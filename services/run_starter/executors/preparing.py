@@ -70,8 +70,7 @@ class Preparing:
     def launch(self, launch: LaunchRequest) -> None:
         """Pass the launch on once what it needs is unpacked, which is now if it already is."""
         needed = self._needed(launch)
-        # Any driver publishes.
-        if launch.mode == AttemptMode.PUBLISH or self._ready(needed):
+        if launch.only_files or self._ready(needed):
             self._then(launch)
             return
         with self._lock:
@@ -81,9 +80,10 @@ class Preparing:
             self._begin(needed)
 
     def _needed(self, launch: LaunchRequest) -> Needed:
-        # A driver on another machine is sent the archive.
+        # A driver on another machine is sent the archive, and publishing runs no user code.
         remote = launch.pipeline.executor == "spark-submit" and submission.is_remote(self._settings, launch)
-        return Needed(self._interpreters.packed_of(launch), None if remote else launch.pipeline.code.sha256)
+        needs_code = not remote and launch.mode != AttemptMode.PUBLISH
+        return Needed(self._interpreters.packed_of(launch), launch.pipeline.code.sha256 if needs_code else None)
 
     def _ready(self, needed: Needed) -> bool:
         try:

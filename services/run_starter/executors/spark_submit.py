@@ -199,10 +199,11 @@ class SparkSubmit:
         return reported, reason
 
     def _submit(self, answers: Answers) -> Submitted:
-        settings = self._settings
-        interpreter = self._interpreters.get(self._interpreters.packed_of(answers.launch))
-        # Not every installation has Spark.
-        home = SparkHome.of(settings, interpreter.python)
+        settings, launch = self._settings, answers.launch
+        # Files are moved without any packages, Spark's or others.
+        plain = launch.only_files and launch.needs_no_spark
+        packed = None if plain else self._interpreters.packed_of(launch)
+        interpreter = self._interpreters.get(packed)
         local = settings.driver_host in LOOPBACK
         server = socket.create_server(("127.0.0.1" if local else "", 0))
         token = secrets.token_hex(16)
@@ -214,15 +215,20 @@ class SparkSubmit:
         }
         folder = submission.private_folder()
         try:
-            cluster = cluster_for(self._drivers, answers.launch)
-            command = submission.command(home, answers.launch, environment, folder, interpreter.unpacked, cluster)
-            environment |= home.environment(folder, os.environ)
-            process = self._start(answers.launch, command, environment)
+            if plain:
+                command = submission.plain_command(settings, interpreter.python)
+            else:
+                # Not every installation has Spark, nor a Java for it.
+                home = SparkHome.of(settings, interpreter.python)
+                cluster = cluster_for(self._drivers, launch)
+                command = submission.command(home, launch, environment, folder, interpreter.unpacked, cluster)
+                environment |= home.environment(folder, os.environ)
+            process = self._start(launch, command, environment)
         except Exception:
             submission.remove(folder)
             server.close()
             raise
-        remote = submission.is_remote(settings, answers.launch)
+        remote = submission.is_remote(settings, launch)
         return Submitted(answers, process, server, token, folder, remote)
 
     def _start(

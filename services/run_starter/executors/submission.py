@@ -11,7 +11,9 @@ from pathlib import Path
 from retrofill import clusters
 from retrofill.clusters import Cluster
 from retrofill.clusters.kubernetes import MASTER as KUBERNETES
+from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.environment import VARIABLE, with_environment
+from retrofill.driver.kept import AREA
 from retrofill.java import with_jars
 from retrofill.settings import Settings
 from retrofill.spark_home import SparkHome
@@ -87,7 +89,21 @@ def for_yarn(value: str) -> str:
 
 def is_remote(settings: Settings, launch: LaunchRequest) -> bool:
     """Whether the driver runs in the cluster. One that only runs scripts needs no Spark of its own."""
-    return settings.spark_submit_deploy_mode == "cluster" and not launch.pipeline.only_scripts
+    return settings.spark_submit_deploy_mode == "cluster" and not launch.needs_no_spark
+
+
+def sees_files(settings: Settings, launch: LaunchRequest) -> bool:
+    """Whether this machine sees the directories that an attempt publishes or restores, which a driver in the cluster wrote."""
+    if settings.spark_submit_deploy_mode != "cluster":
+        return True
+    return all((Path(output).parent / AREA).is_dir() for run in launch.runs for output in run.outputs)
+
+
+def to_clear(launch: LaunchRequest) -> tuple[int, ...]:
+    """The earlier attempts whose applications in a cluster must have ended before this one begins."""
+    if launch.mode != AttemptMode.PUBLISH:
+        return launch.earlier
+    return () if launch.only_files or launch.pipeline.executor != "spark-submit" else launch.publishers
 
 
 def refusal(settings: Settings, launch: LaunchRequest) -> str | None:
@@ -97,7 +113,7 @@ def refusal(settings: Settings, launch: LaunchRequest) -> str | None:
     Spark. That a JVM did not start looks the same on a machine that cannot start any.
     """
     heap = launch.pipeline.spark_conf.get(_HEAP)
-    starts_jvm = launch.pipeline.executor == "spark-submit" and not launch.pipeline.only_scripts
+    starts_jvm = launch.pipeline.executor == "spark-submit" and not launch.needs_no_spark
     if heap is None or not starts_jvm or is_remote(settings, launch) or _HEAP_SIZE.fullmatch(heap):
         return None
     return f"spark_conf: {_HEAP} is {heap[:200]!r}, which Java does not take: use a whole number with k, m, g or t, such as 2g"
@@ -118,10 +134,10 @@ def command(
     """
     settings = home.settings
     assert isinstance(settings, Settings)
+    if launch.needs_no_spark:
+        return plain_command(settings, home.python)
     made = package(settings.home)
     program = entry(made, PROGRAM)
-    if launch.pipeline.only_scripts:
-        return [home.python, program]
     conf = driver_conf(home, launch, unpacked, cluster)
     if not is_remote(settings, launch):
         return [*home.command(conf, folder, "client"), program]
@@ -134,6 +150,11 @@ def command(
     else:
         conf = {**conf, PY_FILES: ",".join([*filter(None, [conf.get(PY_FILES)]), archive(made, folder)])}
     return [*home.command(conf, folder, "cluster"), program]
+
+
+def plain_command(settings: Settings, python: str) -> list[str]:
+    """The command of a driver that has no Spark of its own."""
+    return [python, entry(package(settings.home), PROGRAM)]
 
 
 def private_folder() -> Path:

@@ -29,7 +29,7 @@ def compare(id: str, limit: int, *, as_json: bool) -> None:
     found: list[Change] = []
     with spark_of(settings, row["definition"]) as session, _progress(quiet=as_json) as progress:
         task = progress.add_task("", total=sum(len(each["outputs"]["folders"]) for each in runs))
-        for change in changes(session, runs, zone, installation.id):
+        for change in changes(session, runs, row["definition"], installation.id):
             found.append(change)
             progress.advance(task)
     found.sort(key=lambda each: (-abs(each.rows), -len(each.columns), each.start))

@@ -15,6 +15,7 @@ from retrofill.cli.output import duration, moment, print_facts, print_json, prin
 from retrofill.client.connect import load_settings, reading
 from retrofill.client.run_facts import describe
 from retrofill.driver.tables.output import TableOutput
+from retrofill.errors import stored_line
 
 
 def show(
@@ -46,6 +47,8 @@ def print_run(facts: Mapping[str, Any]) -> None:
             "state": facts["state"],
             "begun": _times(facts["attempt"]),
             "retried alone since (UTC)": facts["lost_at"],
+            "published again after (UTC)": facts["publish_after"],
+            "not published yet": facts["publish_error"] and stored_line(facts["publish_error"]),
             "queued (UTC)": facts["queued_at"],
             "started (UTC)": facts["started_at"],
             "finished (UTC)": facts["finished_at"],

@@ -58,7 +58,8 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         or _in_review(row)
         or _used_up(conn, row)
         or pools.without_drivers(conn, row, by_state)
-        or pools.not_begun(conn, id),
+        or pools.not_begun(conn, id)
+        or pools.unpublished(conn, row, by_state),
         "by_state": by_state,
         "purged": reads.purged(conn, row),
         "skipped": reads.skipped(conn, id),

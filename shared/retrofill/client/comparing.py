@@ -20,9 +20,10 @@ from retrofill.driver.publication import own_folder
 from retrofill.driver.session import connect_apart
 from retrofill.driver.summary import Summary, of_folder, of_table
 from retrofill.driver.tables.output import TableOutput
+from retrofill.driver.versions import set_all
 from retrofill.errors import UserError
 from retrofill.masking import masked_remote
-from retrofill.pools import settings_of
+from retrofill.pools import pools_of, settings_of
 from retrofill.settings import Settings
 from retrofill.store.states import in_state
 from retrofill.store.tables import run
@@ -83,19 +84,27 @@ def staged_runs(conn: Connection, row: RowMapping) -> Sequence[RowMapping]:
 
 @contextmanager
 def spark_of(settings: Settings, definition: Mapping[str, Any]) -> Iterator[Any]:
-    """A session of the pool's Spark. Raises ``UserError`` if it has no address of Spark Connect, or does not answer."""
+    """A session of the pool's Spark Connect, with the pipeline's settings.
+
+    Raises ``UserError`` if the pool has no address of it, or it does not answer.
+    """
     pool = definition.get("pool", "default")
     try:
-        remote = settings_of(settings, pool).spark_remote
+        pool_settings = settings_of(settings, pool)
+        session_conf = pools_of(settings)[pool].session_conf
     except KeyError as e:
         raise UserError(f"RETROFILL_POOLS does not define the pool {pool!r} of the pipeline") from e
+    remote = pool_settings.spark_remote
     if remote is None:
-        raise UserError("comparing reads the outputs by Spark Connect: set RETROFILL_SPARK_REMOTE")
+        why = f" that knows the catalogs of {definition['name']}" if _submits(definition) else ""
+        raise UserError(f"comparing reads the outputs by Spark Connect: set RETROFILL_SPARK_REMOTE to a server{why}")
+    by_submit = pool_settings.spark_submit_conf if _submits(definition) else {}
     session = connect_apart(remote, RETRIES)
     try:
         try:
-            # The first call connects.
-            session.conf.set("spark.sql.session.timeZone", "UTC")
+            # The first call connects. What a running server cannot change, such as the size of its heap, stays as it is.
+            conf = {**by_submit, **session_conf, **definition.get("spark_conf", {})}
+            set_all(session, {**conf, "spark.sql.session.timeZone": "UTC"})
         except Exception as e:
             raise UserError(f"Spark at {masked_remote(remote)} does not answer: {line_of(e)}") from e
         yield session
@@ -103,8 +112,15 @@ def spark_of(settings: Settings, definition: Mapping[str, Any]) -> Iterator[Any]
         session.stop()
 
 
-def changes(session: Any, runs: Sequence[RowMapping], zone: str, installation: str) -> Iterator[Change]:
+def _submits(definition: Mapping[str, Any]) -> bool:
+    return definition.get("executor") == "spark-submit"
+
+
+def changes(
+    session: Any, runs: Sequence[RowMapping], definition: Mapping[str, Any], installation: str
+) -> Iterator[Change]:
     """Of each output of each run, in their order; two Spark jobs each. Raises ``UserError``."""
+    zone = definition.get("timezone", "UTC")
     for row in runs:
         start, end = (row[name].astimezone(ZoneInfo(zone)) for name in ("interval_start", "interval_end"))
         for output in row["outputs"]["folders"]:
@@ -113,8 +129,19 @@ def changes(session: Any, runs: Sequence[RowMapping], zone: str, installation: s
             except UserError:
                 raise
             except Exception as e:
-                raise UserError(f"run {row['id']}: {output} cannot be read: {line_of(e)}") from e
+                raise UserError(f"run {row['id']}: {_unreadable(output, definition)}: {line_of(e)}") from e
             yield Change(row["id"], start, end, name, after, before)
+
+
+def _unreadable(output: str, definition: Mapping[str, Any]) -> str:
+    table = TableOutput.of(output)
+    if table is None or not _submits(definition):
+        return f"{output} cannot be read"
+    return (
+        f"{table.table} and {table.staged} were written by spark-submit, and the Spark Connect server of the pool "
+        f"{definition.get('pool', 'default')} cannot read them (give it the jars and the catalog of {definition['name']}, or "
+        "compare the two tables in a session of your own)"
+    )
 
 
 def _sides(

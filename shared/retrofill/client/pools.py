@@ -7,10 +7,13 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
+from retrofill.client.read import first_put_off
 from retrofill.client.read_hosts import hosts, kept_waiting, serving
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.names import DEFAULT_POOL
 from retrofill.domain.run import RunState
+from retrofill.errors import stored_line
+from retrofill.store.backfills import is_held
 
 NOBODY = "no run-starter is alive: start one (retrofill up, retrofill service run-starter)"
 
@@ -46,8 +49,9 @@ def unserved(pool: str) -> str:
 
 
 def without_drivers(conn: Connection, row: RowMapping, by_state: Mapping[str, int]) -> str | None:
-    """Why the queued runs of a backfill do not start: no driver of its pool can be had anywhere."""
-    if row["state"] != BackfillState.RUNNING or not by_state.get(RunState.QUEUED):
+    """Why the queued runs of a backfill do not start, or accepted ones are not published: its pool has no driver anywhere."""
+    queued = row["state"] == BackfillState.RUNNING and by_state.get(RunState.QUEUED)
+    if row["ended_at"] is not None or not (queued or _publishable(row, by_state)):
         return None
     alive = [each for each in hosts(conn) if each["alive"]]
     if not alive:
@@ -61,6 +65,21 @@ def without_drivers(conn: Connection, row: RowMapping, by_state: Mapping[str, in
         return None
     why = "; ".join(f"{each['name']}: {each['note'] or 'its drivers are starting'}" for each in there[:3])
     return f"no driver is ready: {why}"
+
+
+def _publishable(row: RowMapping, by_state: Mapping[str, int]) -> bool:
+    """Whether accepted runs need a publisher now."""
+    return bool(by_state.get(RunState.STAGED)) and not is_held(row)
+
+
+def unpublished(conn: Connection, row: RowMapping, by_state: Mapping[str, int]) -> str | None:
+    """Why accepted runs are not published yet, though publishers have tried."""
+    first = first_put_off(conn, row["id"]) if _publishable(row, by_state) else None
+    if first is None:
+        return None
+    after = first["publish_after"]
+    when = "" if after is None else f", again after {after:%Y-%m-%d %H:%M:%S} UTC"
+    return f"run {first['id']} is accepted and not published yet{when}: {stored_line(first['publish_error'])}"
 
 
 def not_begun(conn: Connection, id: str) -> str | None:

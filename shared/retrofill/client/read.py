@@ -11,9 +11,11 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, case
 from retrofill.domain.attempt import AttemptOutcome
 from retrofill.domain.callback import CallbackState
 from retrofill.domain.deadline import DeadlineState
+from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
 from retrofill.store.failures import has_failed
 from retrofill.store.run_cancels import ASKED
+from retrofill.store.states import in_state
 from retrofill.store.tables import (
     attempt,
     backfill,
@@ -154,6 +156,17 @@ def suspects(conn: Connection, id: str, limit: int) -> Rows:
         .order_by(run.c.lost_at, run.c.position)
         .limit(limit),
     )
+
+
+def first_put_off(conn: Connection, id: str) -> RowMapping | None:
+    """The first accepted run that publishers could not publish, with ``publish_after`` and ``publish_error``."""
+    put_off = (
+        select(run.c.id, run.c.publish_after, run.c.publish_error)
+        .where(run.c.backfill_id == id, in_state(run, RunState.STAGED), run.c.publish_error.is_not(None))
+        .order_by(run.c.position)
+        .limit(1)
+    )
+    return conn.execute(put_off).mappings().first()
 
 
 def attempts_not_done(conn: Connection, id: str, limit: int) -> Rows:

@@ -19,7 +19,10 @@ MOST = 100
 # Another interval of the pipeline begins later than that.
 _LEAST = timedelta(microseconds=1)
 TIMES = ("queued_at", "started_at", "finished_at", "lost_at")
-MORE = ("lost_attempts", "range_limit", "superseded_by", "code_sha256", "outputs", "error")
+MORE = (
+    *("lost_attempts", "range_limit", "superseded_by", "code_sha256", "outputs", "error"),
+    *("publish_after", "publish_error"),
+)
 
 
 def describe(conn: Connection, run: RowMapping) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class AttemptEnded(Report):
     failed, it reports ``failed``; the runs are queued again, to be tried in smaller ranges. The
     replica that hosts it reports ``lost`` when the process exited, and ``released``, which does not
     count as a loss, when it shut down and stopped the process itself, or when a task that timed out
-    ended it.
+    ended it. A driver that only publishes reports ``released`` if that was not possible.
     """
 
     type: Literal["AttemptEnded"] = "AttemptEnded"
@@ -135,6 +135,13 @@ class RunStaged(RunReport):
     outputs: tuple[OutputPath, ...] = Field(
         min_length=1, max_length=1000, description="The folders and tables to publish"
     )
+
+
+class RunPublicationPutOff(RunReport):
+    """The run's accepted output cannot be published now, for a reason that may pass. Another publisher tries later."""
+
+    type: Literal["RunPublicationPutOff"] = "RunPublicationPutOff"
+    error: ErrorInfo | None = Field(None, description="Why")
 
 
 class RunReported(RunReport):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Iterable
 
 from retrofill.driver.application import application_of_context
 from retrofill.driver.cost import cost_of
@@ -100,6 +100,9 @@ class ClassicSession:
                 self.cost()
             self._session.stop()
             self._session = None
+
+    def end_publications(self, attempts: Iterable[int]) -> None:
+        """A call that has returned is over, and the processes of earlier attempts have ended before this one began."""
 
     def release_publisher(self) -> None:
         """It ended with the session."""

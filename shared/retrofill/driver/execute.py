@@ -53,13 +53,14 @@ class Result:
     """The outcome of a run or range; ``error`` is from the task that failed first.
 
     ``everywhere``: it would be the same for every interval, so smaller ranges are not tried.
-    ``published``: the outputs of a run.
+    ``published``: the outputs of a run. ``put_off``: its accepted output cannot be published now, which is no failure.
     """
 
     succeeded: bool
     error: ErrorInfo | None = None
     everywhere: bool = False
     published: tuple[Published, ...] = ()
+    put_off: bool = False
 
 
 class Execution:

@@ -100,6 +100,7 @@ class Launch:
     share a Spark server. ``keep_replaced_days``: how long what is replaced is kept.
     ``unpublished``: attempts of which other runs may still publish rows from a table that they share with these.
     ``siblings``: of a publication, the other runs that the same attempt staged.
+    ``publishers``: attempts that may have tried to publish the output of these runs before.
     """
 
     backfill_id: str
@@ -116,6 +117,7 @@ class Launch:
     keep_replaced_days: int = 0
     unpublished: tuple[int, ...] = ()
     siblings: tuple[LaunchedRun, ...] = ()
+    publishers: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Launch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Callable, Iterator, Mapping, Sequence
@@ -16,17 +16,16 @@ from retrofill.driver.facts import ErrorInfo, Published
 from retrofill.driver.kept import key_of
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.log import get_log
-from retrofill.driver.publication import Publication, publish
+from retrofill.driver.patience import NotNow
+from retrofill.driver.publication import Publication, PublishedAgain, StagedOutputGone, publish
 from retrofill.driver.report import Reporter
 from retrofill.driver.tables.group import Group, groups_of
 from retrofill.driver.tables.output import TableOutput
-from retrofill.driver.tables.publication import NotPermitted, TablePublication, TableResult, Tables
+from retrofill.driver.tables.protocol import TableGone
+from retrofill.driver.tables.publication import NotPermitted, TablePublication, Tables
+from retrofill.errors import first_line
 
 log = get_log(__name__)
-# If the file system is unavailable for longer, the run fails.
-TRIES = 10
-FIRST_PAUSE_SECONDS = 0.2
-MAX_PAUSE_SECONDS = 10.0
 
 
 Ended = Callable[[Launch, LaunchedRun, Reporter, Result], object]
@@ -101,61 +100,94 @@ def publish_all(
 ) -> Iterator[tuple[LaunchedRun, Result]]:
     """Publish what the accepted ``attempt`` (id) staged for the runs, and keep what it replaces: tables first.
 
-    Yields the result of each run. Idempotent, also across drivers. Raises ``NotPermitted`` if another publisher has
-    replaced this one.
+    Yields the result of each run, which is put off if it cannot be published now. Idempotent, also across drivers. Raises
+    ``NotPermitted`` if another publisher has replaced this one.
     """
     published: dict[int, list[Published]] = {run.id: [] for run in runs}
-    failed: dict[int, ErrorInfo] = {}
+    failed: dict[int, Result] = {}
     for group in groups_of(launch, attempt, [*runs, *launch.siblings]):
         name = group.output.table
         for id, result in _publish_table(group, launch, runs, failed, tables).items():
-            if isinstance(result, ErrorInfo):
+            if isinstance(result, Result):
                 failed.setdefault(id, result)
             else:
                 published[id].append(Published(name, result))
     for run in runs:
-        error = failed.get(run.id)
-        try:
-            if error is None:
-                published[run.id] += _publish_folders(launch, attempt, run)
-        except Exception as e:  # noqa: BLE001 - what a file system does is not known
-            error = error_info(e)
+        result = failed.get(run.id) or _publish_folders(launch, attempt, run, published[run.id], tables)
         crash_point("publish:done")
-        yield run, Result(True, published=tuple(published[run.id])) if error is None else Result(False, error)
+        yield run, result
+
+
+def put_off(error: BaseException) -> Result:
+    """The result of a run whose output cannot be published now."""
+    return Result(False, error_info(error), put_off=True)
 
 
 def _publish_table(
-    group: Group, launch: Launch, runs: Sequence[LaunchedRun], failed: Mapping[int, ErrorInfo], tables: Tables
-) -> Mapping[int, TableResult]:
+    group: Group, launch: Launch, runs: Sequence[LaunchedRun], failed: Mapping[int, Result], tables: Tables
+) -> Mapping[int, str | Result]:
+    """The version of the table that has each of the runs, or why it is not published."""
     in_group = {run.id for run in group.runs}
-    wanted = [run for run in runs if run.id in in_group]
+    wanted = {run.id for run in runs if run.id in in_group}
     if not wanted:
         return {}
+    errors = {id: result.error for id, result in failed.items() if result.error is not None}
     over = {run.id for run in group.runs if run.over}
-    publication = TablePublication(
-        group, tables.permitted, {run.id for run in wanted}, failed, over, launch.keep_replaced_days
-    )
+    publication = TablePublication(group, tables.permitted, wanted, errors, over, launch.keep_replaced_days)
+    waits: Result | None = None
     try:
-        return tables.publish(publication, again=any(run.publication for run in wanted))
-    except NotPermitted:
-        raise
+        tables.publish(publication, again=any(run.publication for run in runs))
+    except TableGone as e:
+        publication.settle(dict.fromkeys(wanted, error_info(e)))
+    except NotNow as e:
+        waits = put_off(e.__cause__ or e)
+    refused = {id: each for id, each in publication.results.items() if isinstance(each, ErrorInfo)}
+    found: dict[int, str | Result] = {id: each for id, each in publication.results.items() if isinstance(each, str)}
+    found.update(_refused({id: each for id, each in refused.items() if id not in failed}, tables))
+    if waits is not None:
+        found.update(dict.fromkeys(wanted - publication.results.keys(), waits))
+    return found
+
+
+def _refused(errors: Mapping[int, ErrorInfo], tables: Tables) -> Mapping[int, Result]:
+    """The results of runs whose rows are refused for ever: a former publisher must not publish them after that."""
+    if not errors:
+        return {}
+    try:
+        tables.end_all()
     except Exception as e:  # noqa: BLE001 - whatever Spark raises
-        return {**{run.id: error_info(e) for run in wanted}, **publication.results}
+        tables.leave_if_lost(e)
+        unknown = f"whether earlier publishers have ended is unknown: {first_line(e)}"
+        return {id: put_off(NotNow(f"{error.message}; {unknown}")) for id, error in errors.items()}
+    return {id: Result(False, error) for id, error in errors.items()}
 
 
-def _publish_folders(launch: Launch, attempt: int, run: LaunchedRun) -> Iterator[Published]:
-    key = key_of(launch.installation, run.id)
-    for output in run.outputs:
-        if TableOutput.of(output) is None:
-            _publish_with_retries(Publication(Path(output), key, attempt, run.publication, launch.keep_replaced_days))
-            yield Published(output)
+def _publish_folders(
+    launch: Launch, attempt: int, run: LaunchedRun, published: Sequence[Published], tables: Tables
+) -> Result:
+    """Publish the directories of a run whose tables are ``published``."""
+    key, folders = key_of(launch.installation, run.id), [each for each in run.outputs if TableOutput.of(each) is None]
+    try:
+        for folder in folders:
+            publication = Publication(Path(folder), key, attempt, run.publication, launch.keep_replaced_days)
+            tables.patience.retry(folder, partial(_publish_files, publication), _is_refusal)
+    except NotNow as e:
+        return put_off(e.__cause__ or e)
+    except Exception as e:  # noqa: BLE001 - what a file system does is not known
+        return Result(False, error_info(e))
+    return Result(True, published=(*published, *map(Published, folders)))
 
 
-def _publish_with_retries(publication: Publication) -> None:
-    for tries in range(1, TRIES):
-        try:
-            return publish(publication)
-        except OSError as e:
-            log.warning("publication_waits", output=str(publication.target), error=str(e))
-        time.sleep(min(FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1), MAX_PAUSE_SECONDS))
-    return publish(publication)
+def _publish_files(publication: Publication, _: int) -> None:
+    """One try: what an earlier one has done is found on disk."""
+    try:
+        publish(publication)
+    except StagedOutputGone as e:
+        if not publication.target.parent.is_dir():
+            # A disk that is not mounted looks as if all were deleted.
+            raise FileNotFoundError(f"{publication.target.parent} is not there") from e
+        raise
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, (StagedOutputGone, PublishedAgain))

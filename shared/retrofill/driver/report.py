@@ -114,19 +114,24 @@ class Reporter:
         self._send("RunStaged", run, outputs=outputs)
 
     def ended(self, run: LaunchedRun, result: Result) -> None:
-        """Report the end of a run."""
+        """Report the end of a run, or that it is left to another publisher."""
+        if result.put_off:
+            self._send("RunPublicationPutOff", run, error=_data(result.error))
+            return
         state = "succeeded" if result.succeeded else "failed"
         published = [as_json(each) for each in result.published] or None
         about = {"error": _data(result.error), "cost": _data(self.cost_of_run()), "published": published}
         self._send("RunReported", run, state=state, **about)
 
-    def attempt_ended(self, error: ErrorInfo | None = None, *, stays: bool = False, cost: Cost | None = None) -> None:
+    def attempt_ended(
+        self, error: ErrorInfo | None = None, *, released: bool = False, stays: bool = False, cost: Cost | None = None
+    ) -> None:
         """Report the attempt's end; returns when all its reports are acknowledged.
 
-        ``error``: why its range failed as a whole. ``stays``: the process serves another attempt.
-        ``cost``: what Spark used for it.
+        ``error``: why its range failed as a whole or, if it is ``released``, why it could not publish. ``stays``: the
+        process serves another attempt. ``cost``: what Spark used for it.
         """
-        how = "done" if error is None else "failed"
+        how = "released" if released else "done" if error is None else "failed"
         about = {"state": how, "error": _data(error), "stays": stays, "cost": _data(cost)}
         self._wire.send("AttemptEnded", about, trace=self._launch.trace)
         self._wire.flush()

@@ -22,7 +22,7 @@ from retrofill.driver.lease import Lease
 from retrofill.driver.log import bound, get_log
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending
-from retrofill.driver.publishing import Ended, Publisher, may_publish, publish_all
+from retrofill.driver.publishing import Ended, Publisher, may_publish, publish_all, put_off
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
 from retrofill.driver.submit import Submits
@@ -65,13 +65,15 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Executed:
-    """How the pieces of an attempt went. ``error``: why its range failed as a whole.
+    """How the pieces of an attempt went. ``error``: why its range failed as a whole, or it published nothing.
 
-    ``reusable``: whether the process can serve other attempts.
+    ``reusable``: whether the process can serve other attempts. ``put_off``: it publishes for other attempts, and could
+    not.
     """
 
     reusable: bool
     error: ErrorInfo | None = None
+    put_off: bool = False
 
 
 class Server:
@@ -129,7 +131,7 @@ class Server:
         executed = self._execute(launch, work, reporter, lease)
         work.finish()
         stays = executed.reusable and not launch.last and not self._once
-        reporter.attempt_ended(executed.error, stays=stays, cost=work.cost())
+        reporter.attempt_ended(executed.error, released=executed.put_off, stays=stays, cost=work.cost())
         lease.stop()
         if self._once:
             work.release()
@@ -152,7 +154,7 @@ class Server:
             self._ending.end(why)
 
         sessions = self._sessions_of(launch)
-        tables = Tables(sessions, partial(may_publish, self._host), lost)
+        tables = Tables(launch, sessions, partial(may_publish, self._host), lost)
         if launch.mode == AttemptMode.PUBLISH:
             return Publications(launch, sessions, tables, self._ended)
         publisher = Publisher(launch, reporter, self._host, self._ended, tables)
@@ -168,7 +170,7 @@ class Server:
 
     def _execute(self, launch: Launch, work: Work, reporter: Reporter, lease: Lease) -> Executed:
         """Execute the pieces, one by one, until one fails or must not begin."""
-        failure = work.prepare()
+        failure, last = work.prepare(), Executed(reusable=True)
         for piece in launch.pieces:
             if piece.runs[0] is not launch.runs[0] and not work.next():
                 return Executed(reusable=False)
@@ -180,9 +182,11 @@ class Server:
             self._output.mark(launch, piece)
             with bound(run=piece.id):
                 result = self._run(launch, piece, work, reporter, failure)
-            if not result.succeeded:
+            if result.put_off:
+                last = Executed(reusable=True, error=result.error, put_off=True)
+            elif not result.succeeded:
                 return Executed(reusable=False, error=result.error if _splits(piece, result) else None)
-        return Executed(reusable=True)
+        return last
 
     def _run(self, launch: Launch, piece: Piece, work: Work, reporter: Reporter, failure: Result | None) -> Result:
         """Execute a piece, and report the results of its runs unless it is a range to split."""
@@ -199,7 +203,7 @@ class Server:
             result = failure or work.run(piece, reporter)
             if result is None:
                 return Result(True)
-            if not result.succeeded:
+            if not (result.succeeded or result.put_off):
                 # What it started must have ended when another attempt may begin.
                 work.release()
             if result.error is not None:
@@ -214,7 +218,7 @@ class Server:
 
 def _splits(piece: Piece, result: Result) -> bool:
     """Whether its runs are to be tried in smaller ranges."""
-    return piece.is_range and not result.succeeded and not result.everywhere
+    return piece.is_range and not (result.succeeded or result.put_off or result.everywhere)
 
 
 class Publications:
@@ -236,7 +240,8 @@ class Publications:
                 self._sessions.open()
         except Exception as e:  # noqa: BLE001 - the run reports any error of Spark
             self._tables.leave_if_lost(e)
-            return Result(False, error_info(e))
+            # It did not get as far as the output.
+            return put_off(e)
         return None
 
     def run(self, piece: Piece, reporter: Reporter) -> None:

@@ -13,7 +13,7 @@ import time
 import uuid
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Callable, Iterator, Mapping, Protocol
+from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 
 from retrofill.driver.application import Server
 from retrofill.driver.config import Config
@@ -78,6 +78,12 @@ class Sessions(Protocol):
     def release(self) -> None:
         """Release the session's resources."""
 
+    def end_publications(self, attempts: Iterable[int]) -> None:
+        """Have the operations of the publisher's session ended, and those of these attempts' publishers.
+
+        Raises whatever Spark does if it does not confirm that.
+        """
+
     def release_publisher(self) -> None:
         """Release those of the publisher's session."""
 
@@ -85,6 +91,11 @@ class Sessions(Protocol):
 def session_id(installation: str, attempt_id: int) -> str:
     """The session of an attempt. Installations that share a server number theirs alike."""
     return str(uuid.uuid5(NAMESPACE, f"{installation} {attempt_id}"))
+
+
+def publisher_id(installation: str, attempt_id: int) -> str:
+    """The session in which an attempt publishes tables."""
+    return str(uuid.uuid5(NAMESPACE, f"{installation} {attempt_id} publisher"))
 
 
 class ConnectSessions:
@@ -139,8 +150,9 @@ class ConnectSessions:
     def publisher(self) -> Any:
         """Another session: user code may stop its own one or change it."""
         if self._publisher is None:
-            # Nobody needs to close it for a lost driver: the tables refuse its commits.
-            self._publisher = self._connect(str(uuid.uuid4()), self._publishers)
+            # The tables refuse commits of a lost driver. A later publisher closes it before it reports a failure.
+            own = publisher_id(self._launch.installation, self._launch.attempt_id)
+            self._publisher = self._connect(own, self._publishers)
         if self._publisher_alive is None:
             self._prepare(self._publisher)
             self._publisher_alive = KeepAlive(self._publisher)
@@ -205,6 +217,12 @@ class ConnectSessions:
         if self._session is not None:
             self._end()
             self._session = None
+
+    def end_publications(self, attempts: Iterable[int]) -> None:
+        if self._publisher is not None:
+            self._publisher.interruptAll()
+        for attempt_id in attempts:
+            self._close(publisher_id(self._launch.installation, attempt_id))
 
     def release_publisher(self) -> None:
         if self._publisher_alive is not None:

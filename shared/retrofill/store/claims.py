@@ -39,6 +39,7 @@ from retrofill.domain.names import DEFAULT_POOL
 from retrofill.domain.run import RunState
 from retrofill.store.arrays import Arrays, none_of, one_of
 from retrofill.store.failures import failed_since_resume
+from retrofill.store.runs import due_to_publish
 from retrofill.store.states import constant, in_state
 from retrofill.store.tables import attempt, backfill, pipeline, run
 
@@ -277,6 +278,7 @@ _ACCEPTED = (
     .where(
         run.c.backfill_id == _WANTED.c.backfill_id,
         in_state(run, RunState.STAGED),
+        due_to_publish(),
         ~exists().where(attempt.c.id == run.c.accepted_attempt, attempt.c.slot.is_not(None)),
     )
     .group_by(run.c.accepted_attempt)
@@ -286,21 +288,23 @@ _ACCEPTED = (
     .lateral("accepted")
 )
 _STAGED = (
-    select(run)
+    select(run, attempt.c.code.label("accepted_code"))
     .select_from(_WANTED.table.join(_ACCEPTED, true()))
     .join(
         run,
         and_(run.c.backfill_id == _WANTED.c.backfill_id, run.c.accepted_attempt == _ACCEPTED.c.accepted_attempt),
     )
+    .outerjoin(attempt, attempt.c.id == run.c.accepted_attempt)
     .where(in_state(run, RunState.STAGED))
     .order_by(_WANTED.c.no, _ACCEPTED.c.first, run.c.position)
 )
 
 
 def staged(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[list[RowMapping]]]:
-    """Accepted runs that wait for a publisher by backfill, those of one accepted attempt together.
+    """Accepted runs that may have a publisher now by backfill, those of one accepted attempt together.
 
-    The first ones, of at most as many attempts as ``wanted`` of each backfill.
+    The first ones, of at most as many attempts as ``wanted`` of each backfill. ``accepted_code``: where the code of the
+    attempt is that staged their output (``CodeLocation``).
     """
     given = _WANTED.values(backfill_id=wanted, count=wanted.values())
     found = _by_backfill(conn, _STAGED, given)

@@ -44,6 +44,8 @@ from retrofill.store.tables import attempt, host, seat, seat_wait
 # Notifications: of a host, that it has a new attempt; that a seat of a pool (or any) became free or warm.
 HOST_CHANNEL = "retrofill_host"
 SEAT_CHANNEL = "retrofill_seat"
+# What an attempt needs of a seat: a warm driver, a spark-submit, or any process.
+POOL, SUBMIT, ANY = "pool", "spark-submit", "any"
 # Rows of a dead host are kept this long, for those who ask what became of it.
 KEPT = timedelta(minutes=10)
 # How long a host's acknowledged attempt may be unknown to it: its claim commits right now.
@@ -70,8 +72,8 @@ class Seat:
     pool: str = DEFAULT_POOL
 
     def serves(self, executor: str) -> bool:
-        """Whether an attempt of such a pipeline may have it."""
-        return self.submits if executor == "spark-submit" else self.warm
+        """Whether such an attempt may have it."""
+        return (executor != POOL and self.submits) or (executor != SUBMIT and self.warm)
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,8 @@ def lock_free(
         "shard": shard,
         "most": most,
         "of_pool": pool,
-        "for_warm": "pool" in executors,
-        "for_submit": "spark-submit" in executors,
+        "for_warm": any(each != SUBMIT for each in executors),
+        "for_submit": any(each != POOL for each in executors),
     }
     rows = conn.execute(_FREE, given).all()
     if not rows:

@@ -71,6 +71,10 @@ _UNPUBLISHED = _BEFORE.where(
 )
 
 
+# What an attempt left to others by its own report has ended.
+_PUBLISHERS = _BEFORE.where(attempt.c.outcome != constant(AttemptOutcome.DONE))
+
+
 def earlier(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]]) -> list[Earlier]:
     """Attempts that had runs of these batches, each of one backfill, and did not end by themselves."""
     return _before(conn, _EARLIER, again)
@@ -79,6 +83,11 @@ def earlier(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]])
 def unpublished(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]]) -> list[Earlier]:
     """Ranges that had runs of these batches, and of which other runs may still have to publish what they staged."""
     return _before(conn, _UNPUBLISHED, again)
+
+
+def publishers(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]]) -> list[Earlier]:
+    """Attempts that may have tried to publish these accepted runs, and did not end by themselves."""
+    return _before(conn, _PUBLISHERS, again)
 
 
 def _before(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Integer, RowMapping, bindparam, func, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, RowMapping, bindparam, func, or_, select, update
 
 from retrofill.domain.backfill import ACTIVE
 from retrofill.domain.run import GOING, LIVE, MACHINE, RunState
@@ -72,11 +72,18 @@ def waiting(conn: Connection, backfill_id: str, state: RunState, most: int) -> S
     return conn.execute(_WAITING[state], {"backfill": backfill_id, "most": most}).mappings().all()
 
 
+def due_to_publish() -> ColumnElement[bool]:
+    """Whether a staged run may have a publisher now: it does not pause after one that could not publish it."""
+    return or_(run.c.publish_after.is_(None), run.c.publish_after <= func.clock_timestamp())
+
+
 _TO_PUBLISH = select(backfill.c.id).where(
     backfill.c.shard == bindparam("shard"),
     in_state(backfill, *ACTIVE),
     or_(~backfill.c.review, backfill.c.approved_at.is_not(None)),
-    select(run.c.id).where(run.c.backfill_id == backfill.c.id, in_state(run, RunState.STAGED)).exists(),
+    select(run.c.id)
+    .where(run.c.backfill_id == backfill.c.id, in_state(run, RunState.STAGED), due_to_publish())
+    .exists(),
 )
 
 

@@ -19,10 +19,11 @@ from tests.unit.driver.test_driver_loss import raised
 from tests.unit.driver.test_driver_submit import launch
 
 from retrofill.driver.classic_session import ClassicSession
+from retrofill.driver import patience
 from retrofill.driver.tables import publication
 from retrofill.driver.tables.output import TableOutput
 
-publication.MAX_PAUSE_SECONDS = 0.0
+patience.SECONDS = 0.0
 made = launch()
 sessions = ClassicSession(made)
 sessions.open()

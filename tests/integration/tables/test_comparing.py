@@ -32,7 +32,7 @@ def row(attempt: Attempt, *outputs: str) -> Any:
 
 
 def compared(lake: Lake, attempt: Attempt, *outputs: str) -> Change:
-    (found,) = changes(lake.spark, [row(attempt, *outputs)], NEW_YORK, "")
+    (found,) = changes(lake.spark, [row(attempt, *outputs)], {"timezone": NEW_YORK}, "")
     return found
 
 

@@ -46,6 +46,7 @@ class Endings(Check):
             self.require(does, lambda: f"run {run} succeeded though its code does not")
         elif run["state"] == "failed" and run["error"]["type"] not in ("DriverLost", "RunTimedOut"):
             fails = hangs if run["error"]["type"] == "TaskTimedOut" else fails
+            fails = fails or (run["error"]["type"] == "TableRefuses" and interval in self.world.refusing)
             self.require(fails, lambda: f"run {run} failed though its code does not")
         elif run["state"] == "cancelled":
             asked = any(row["run_id"] == run["id"] for row in self.rows("run_cancel"))

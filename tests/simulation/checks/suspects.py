@@ -55,8 +55,9 @@ class Suspects(Check):
             lambda: f"{'a' if counts else 'no'} loss counts, yet {old} became {new}",
         )
         most = self.world.settings.max_lost_attempts
+        ends = new["lost_attempts"] >= most and old["state"] == "running"
         self.require(
-            not is_lost or (new["state"] == "failed") == (new["lost_attempts"] >= most),
+            not is_lost or (new["state"] == "failed") == ends,
             lambda: f"{new} was lost {new['lost_attempts']} times, the limit is {most}",
         )
         if is_lost:

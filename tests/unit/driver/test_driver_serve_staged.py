@@ -146,7 +146,7 @@ def test_what_was_staged_before_a_run_failed_is_still_published(world: World, tm
 def test_output_that_cannot_be_published_fails_its_run_and_no_other(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retrofill.driver.publishing.TRIES", 1)
+    monkeypatch.setattr("retrofill.driver.patience.SECONDS", 0.0)
     world.file.write_text(STAGES)
     world.launch(runs=2, out=str(tmp_path))
     world.say({"begin": 60.0})

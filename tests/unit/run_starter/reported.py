@@ -7,6 +7,7 @@ from retrofill.contract.runs import (
     AttemptHeartbeat,
     ErrorInfo,
     RunBegan,
+    RunPublicationPutOff,
     RunReported,
     RunStaged,
     TaskReported,
@@ -39,10 +40,13 @@ def run(
     losses=(),
     cancelled=False,
     timed_out=None,
+    publication=0,
 ):
     position = id if position is None else position
     more = {"lost_attempts": lost, "started_before": before, "suspect": suspect, "losses": losses}
-    return RunRow(id, R(state), of, number, position, **more, cancelled=cancelled, timed_out=timed_out)
+    return RunRow(
+        id, R(state), of, number, position, **more, cancelled=cancelled, timed_out=timed_out, publication=publication
+    )
 
 
 def beat(of=OF):
@@ -67,6 +71,10 @@ def task(state, name="t", run_id=7, of=OF, **more):
 
 def staged(run_id=7, of=OF):
     return RunStaged(**about(run_id, of), outputs=("/o",))
+
+
+def put_off(run_id=7, of=OF):
+    return RunPublicationPutOff(**about(run_id, of), error=ERROR)
 
 
 def ended(state, run_id=7, of=OF, error=None):

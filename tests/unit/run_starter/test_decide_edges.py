@@ -14,6 +14,7 @@ from tests.unit.run_starter.reported import (
     ended,
     over,
     path,
+    put_off,
     rows_after,
     run,
     staged,
@@ -37,6 +38,7 @@ report_of = st.one_of(
     st.builds(began, run_ids, attempt_ids),
     st.builds(staged, run_ids, attempt_ids),
     st.builds(task, st.sampled_from(T), st.sampled_from(["a", "b", "c"]), run_ids, attempt_ids),
+    st.builds(put_off, run_ids, attempt_ids),
     st.builds(ended, st.sampled_from(["succeeded", "failed"]), run_ids, attempt_ids),
     st.builds(over, st.sampled_from(["done", "lost", "released"]), attempt_ids, st.one_of(st.none(), run_ids)),
 )
@@ -104,7 +106,7 @@ def test_no_batch_ever_leaves_the_tables_of_edges(situation, reports):
             assert later[row.attempt_id].live, f"run {id} is {row.state}, and its attempt is over"
         if row.state in (R.RUNNING, R.PUBLISHING):
             assert later[row.attempt_id].began
-        if row.state in (R.QUEUED, R.STAGED) and row.lost_attempts > runs[id].lost_attempts:
+        if row.state == R.QUEUED and row.lost_attempts > runs[id].lost_attempts:
             assert row.lost_attempts < 3, "after that loss, it must not go on"
         if row.state == R.QUEUED:
             assert row.lost_attempts <= row.attempt, "only what has begun can be lost"

@@ -9,11 +9,13 @@ from tests.unit.run_starter.reported import (
     MOST_LOST,
     OF,
     attempt,
+    beat,
     began,
     ended,
     fold,
     fold_of,
     over,
+    put_off,
     rows_after,
     run,
     staged,
@@ -24,6 +26,7 @@ from retrofill.contract.runs import ErrorInfo
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.run import LIVE
 from retrofill.domain.run import RunState as R
+from run_starter.decide import MAX_PUT_OFF_SECONDS, PUT_OFF_SECONDS
 from run_starter.losses import SILENT, UNKNOWN, Loss, failure, losses_of, stored, with_loss
 from run_starter.steps import Accept, AttemptEnd, AwaitPublisher, Begin, End, Requeue
 
@@ -39,8 +42,8 @@ ENDS = {
     (R.STARTING, True): (R.CANCELLED, R.CANCELLED, R.CANCELLED),
     (R.RUNNING, False): (QUEUED, QUEUED, R.FAILED),
     (R.RUNNING, True): (R.CANCELLED, R.CANCELLED, R.CANCELLED),
-    # Accepted, so it is neither executed again nor cancelled.
-    (R.PUBLISHING, False): (STAGED, STAGED, R.FAILED),
+    # Accepted, so it is neither executed again nor cancelled, and no loss fails it.
+    (R.PUBLISHING, False): (STAGED, STAGED, STAGED),
     (R.PUBLISHING, True): (STAGED, STAGED, STAGED),
 }
 
@@ -149,7 +152,7 @@ def test_a_lost_driver_loses_what_it_published_and_what_it_executed():
     made = fold([over("lost", error=ERROR)], runs)
     losses = (Loss(2, "no disk", counted=False),)
     assert made.runs == {
-        1: [AwaitPublisher(losses, counted=False, suspect=True)],
+        1: [AwaitPublisher(losses, counted=False, suspect=True, error=ERROR)],
         2: [Requeue(ERROR, losses, counted=False, suspect=True)],
         3: [Requeue(None, (), counted=False)],
     }
@@ -158,24 +161,39 @@ def test_a_lost_driver_loses_what_it_published_and_what_it_executed():
 def test_a_cancelled_batch_keeps_what_was_accepted():
     runs = [run(R.PUBLISHING, 1), run(R.RUNNING, 2), run(R.STARTING, 3)]
     made = fold([over("lost", error=ERROR)], runs, [attempt(cancel=True)])
-    assert made.runs[1] == [AwaitPublisher((), counted=False)]
+    assert made.runs[1] == [AwaitPublisher((), counted=False, error=ERROR)]
     assert [made.runs[id][0].state for id in (2, 3)] == [R.CANCELLED] * 2
     assert made.attempts == {OF: AttemptEnd(CANCELLED, ERROR)}
 
 
 @pytest.mark.parametrize("cancel", [False, True])
-def test_a_publication_that_loses_every_driver_fails_in_the_end(cancel):
-    """A cancel does not end what only publishes, so it excuses no loss of it either."""
+@pytest.mark.parametrize("lost", [0, MOST_LOST - 1, MOST_LOST, 10 * MOST_LOST])
+def test_a_publication_that_loses_every_driver_never_fails_but_pauses(cancel, lost):
+    """A lost publisher may have published, and may still. A cancel does not end what only publishes."""
     publisher = attempt(mode=AttemptMode.PUBLISH, cancel=cancel)
-    made = fold([over("lost", error=ERROR)], [run(R.PUBLISHING, suspect=True)], [publisher])
-    assert steps(made) == [AwaitPublisher((Loss(2, "no disk"),), counted=True, suspect=True)]
+    row = run(R.PUBLISHING, lost=lost, suspect=True, publication=lost)
+    made = fold([over("lost", error=ERROR)], [row], [publisher])
+    pause = min(PUT_OFF_SECONDS * 2**lost, MAX_PUT_OFF_SECONDS)
+    losses = (Loss(2, "no disk"),)
+    assert steps(made) == [AwaitPublisher(losses, counted=True, suspect=True, error=ERROR, seconds=pause)]
     assert made.attempts == {OF: AttemptEnd(AttemptOutcome.LOST, ERROR)}
-    last = run(R.PUBLISHING, lost=MOST_LOST - 1, suspect=True)
-    (step,) = steps(fold([over("lost", error=ERROR)], [last], [publisher]))
-    assert (step.state, step.counted) == (R.FAILED, True)
     # A release by the host is not counted.
-    made = fold([over("released", error=ERROR)], [last], [publisher])
-    assert steps(made) == [AwaitPublisher((), counted=False)]
+    made = fold([over("released", error=ERROR)], [row], [publisher])
+    assert steps(made) == [AwaitPublisher((), counted=False, error=ERROR)]
+
+
+@pytest.mark.parametrize("mode", [AttemptMode.EACH, AttemptMode.RANGE, AttemptMode.PUBLISH])
+def test_output_that_cannot_be_published_now_waits_for_a_later_publisher(mode):
+    made = fold([put_off(), beat(), over("done")], [run(R.PUBLISHING, publication=3)], [attempt(mode=mode)])
+    assert steps(made) == [AwaitPublisher((), counted=False, error=ERROR, seconds=8 * PUT_OFF_SECONDS)]
+    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.DONE)}
+
+
+@pytest.mark.parametrize("state", [R.STARTING, R.RUNNING])
+def test_what_was_not_accepted_cannot_be_put_off(state):
+    made = fold([put_off()], [run(state)])
+    assert not any(isinstance(step, AwaitPublisher) for step in steps(made))
+    assert [why for _, why in made.ignored] == ["the run is running"]
 
 
 def test_a_driver_that_is_lost_right_after_it_staged_leaves_its_output_to_another():
@@ -183,7 +201,7 @@ def test_a_driver_that_is_lost_right_after_it_staged_leaves_its_output_to_anothe
     assert steps(made) == [
         Begin(first=True),
         Accept(("/o",)),
-        AwaitPublisher((Loss(3, "no disk", counted=False),), counted=False, suspect=True),
+        AwaitPublisher((Loss(3, "no disk", counted=False),), counted=False, suspect=True, error=ERROR),
     ]
 
 
@@ -199,7 +217,7 @@ def test_a_driver_that_was_not_heard_of_is_lost(state):
     assert before == ([Begin(first=False)] if state == R.STARTING else [])
     losses = (Loss(3 if state == R.STARTING else 2, SILENT.message, counted=False),)
     assert step == (
-        AwaitPublisher(losses, counted=False, suspect=True)
+        AwaitPublisher(losses, counted=False, suspect=True, error=SILENT)
         if state == R.PUBLISHING
         else Requeue(SILENT, losses, counted=False, suspect=True)
     )
@@ -214,7 +232,7 @@ def test_of_a_silent_batch_the_next_run_in_order_counts_as_begun():
     ]
     made = fold_of(runs, [attempt(began=False)]).lose(OF, SILENT)
     assert made.runs == {
-        1: [AwaitPublisher((Loss(2, SILENT.message, counted=False),), counted=False, suspect=True)],
+        1: [AwaitPublisher((Loss(2, SILENT.message, counted=False),), counted=False, suspect=True, error=SILENT)],
         2: [Requeue(None, (), counted=False)],
         4: [Begin(first=True), Requeue(SILENT, (Loss(1, SILENT.message, counted=False),), counted=False, suspect=True)],
     }
@@ -226,7 +244,7 @@ def test_of_a_silent_attempt_that_is_to_be_cancelled_nothing_is_a_loss():
     made = fold_of(runs, [attempt(cancel=True)]).lose(OF, SILENT)
     cancelled = End(R.CANCELLED, None, (), counted=False)
     assert made.runs == {
-        1: [AwaitPublisher((), counted=False)],
+        1: [AwaitPublisher((), counted=False, error=SILENT)],
         2: [cancelled],
         3: [Begin(first=False), cancelled],
         4: [cancelled],

@@ -173,6 +173,7 @@ def dispatch(folder: Path, store: Path, **more: Any) -> tuple[Dispatch, Host]:
     pool = SimpleNamespace(condition=lambda: Condition(2), hosted=set, launch=host.launched.put)
     made._drivers, made._host = drivers, host
     made._executors = {"pool": pool, "spark-submit": pool}  # type: ignore[dict-item]
+    made._pool = SimpleNamespace(has_idle=lambda: True)  # type: ignore[assignment]
     made._preparing = Preparing(drivers.settings, Interpreters(drivers), host, made._hand_over)
     made._clearing = Clearing(drivers, host, made._give)
     return made, host
@@ -200,7 +201,7 @@ def test_a_host_that_cannot_unpack_leaves_runs_to_others_and_gets_nothing_for_a_
     assert made.condition().note is None
 
 
-def test_runs_are_published_without_their_environment(
+def test_directories_are_published_without_their_environment(
     tmp_path: Path, store: tuple[Path, list[PackedEnvironment]]
 ) -> None:
     """Any driver does that, also if the pool's own environment is not there."""

@@ -7,13 +7,17 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.unit.driver.pooled import Recorder, launch
 
 from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill.driver.config import Config
+from retrofill.driver.kept import AREA
+from retrofill.driver.tables.output import TableOutput
 from retrofill.java import bundled
 from retrofill.redaction import configure_redaction, redacted
 from retrofill.settings import NotConfigured, Settings
@@ -171,25 +175,87 @@ def test_a_pools_settings_of_sessions_are_below_the_pipelines_own() -> None:
     assert given.pipeline.spark_conf == {"spark.jars": "/a", "spark.sql.shuffle.partitions": "3"}
 
 
-@pytest.mark.parametrize(
-    ("mode", "earlier", "held"),
-    [(AttemptMode.EACH, (7,), 1), (AttemptMode.EACH, (), 0), (AttemptMode.PUBLISH, (7,), 0)],
-)
-def test_only_what_executes_the_users_code_again_waits_for_earlier_applications(
-    mode: AttemptMode, earlier: tuple[int, ...], held: int
-) -> None:
-    dispatch, executor, waits = object.__new__(Dispatch), Executor(), Executor()
-    dispatch._drivers = drivers_of(settings({"gpu": {}}), "gpu")
-    dispatch._executors = {"pool": executor, "spark-submit": executor}  # type: ignore[dict-item]
-    dispatch._clearing = waits  # type: ignore[assignment]
-    dispatch._host = Recorder()
-    dispatch._preparing = Preparing(
-        dispatch._drivers.settings, Interpreters(dispatch._drivers), dispatch._host, dispatch._hand_over
+FILES, TABLE = "/data/day=1", str(TableOutput("lake.t", "lake.s", "day", "date", "iceberg"))
+SCRIPT = TaskDefinition(name="s", kind="submit", submit=SubmitScript(script="/s.py"))
+
+
+def dispatched(
+    mode: AttemptMode,
+    executor: str,
+    *outputs: str,
+    idle: bool = True,
+    restores: int | None = None,
+    scripts: bool = False,
+    deploy_mode: str = "client",
+    **more: Any,
+) -> tuple[str, Any]:
+    """Who is given such an attempt, and the attempt: the pool, spark-submit or what clears earlier ones away."""
+    dispatch, given = object.__new__(Dispatch), {name: Executor() for name in ("pool", "spark-submit", "clearing")}
+    dispatch._drivers = drivers_of(settings({"gpu": {}}, spark_submit_deploy_mode=deploy_mode), "gpu")
+    dispatch._executors = {name: given[name] for name in ("pool", "spark-submit")}  # type: ignore[misc]
+    dispatch._pool = SimpleNamespace(has_idle=lambda: idle)  # type: ignore[assignment]
+    dispatch._clearing, dispatch._host = given["clearing"], Recorder()  # type: ignore[assignment]
+    interpreters = Interpreters(dispatch._drivers)
+    dispatch._preparing = Preparing(dispatch._drivers.settings, interpreters, dispatch._host, dispatch._hand_over)
+    made = of_pool("gpu")
+    values = {"executor": executor, **({"tasks": (SCRIPT,)} if scripts else {})}
+    run = replace(made.runs[0], outputs=outputs, restores=restores)
+    dispatch.launch(
+        replace(made, pipeline=made.pipeline.model_copy(update=values), mode=mode, runs=(run,), **more),
     )
-    given = of_pool("gpu")
-    definition = given.pipeline.model_copy(update={"executor": "spark-submit"})
-    dispatch.launch(replace(given, pipeline=definition, mode=mode, earlier=earlier))
-    assert (len(waits.launches), len(executor.launches)) == (held, 1 - held)
+    ((name, launches),) = [(name, each.launches) for name, each in given.items() if each.launches]
+    return name, launches[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "outputs", "earlier", "publishers", "expected"),
+    [
+        (AttemptMode.EACH, (), (7,), (), "clearing"),
+        (AttemptMode.EACH, (), (), (7,), "spark-submit"),
+        (AttemptMode.PUBLISH, (TABLE,), (7,), (), "spark-submit"),
+        (AttemptMode.PUBLISH, (TABLE, FILES), (), (7,), "clearing"),
+        (AttemptMode.PUBLISH, (FILES,), (), (7,), "pool"),
+    ],
+)
+def test_what_uses_spark_again_waits_for_earlier_applications(
+    mode: AttemptMode,
+    outputs: tuple[str, ...],
+    earlier: tuple[int, ...],
+    publishers: tuple[int, ...],
+    expected: str,
+) -> None:
+    given, _ = dispatched(mode, "spark-submit", *outputs, earlier=earlier, publishers=publishers)
+    assert given == expected
+
+
+@pytest.mark.parametrize("scripts", [False, True])
+@pytest.mark.parametrize("idle", [True, False])
+@pytest.mark.parametrize("executor", ["pool", "spark-submit"])
+@pytest.mark.parametrize("outputs", [(FILES,), (TABLE,), (FILES, TABLE)])
+def test_tables_are_published_by_their_pipelines_executor_and_directories_by_any_process(
+    outputs: tuple[str, ...], executor: str, idle: bool, scripts: bool
+) -> None:
+    given, launch = dispatched(AttemptMode.PUBLISH, executor, *outputs, idle=idle, scripts=scripts)
+    files = outputs == (FILES,)
+    assert given == (executor if not files else "pool" if idle else "spark-submit")
+    assert launch.needs_no_spark == files
+
+
+@pytest.mark.parametrize(("output", "plain"), [(FILES, True), (TABLE, False)])
+def test_an_undo_of_directories_needs_no_spark_either(output: str, plain: bool) -> None:
+    given, launch = dispatched(AttemptMode.EACH, "spark-submit", output, restores=1)
+    assert (given, launch.needs_no_spark) == ("spark-submit", plain)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_what_a_driver_in_the_cluster_wrote_is_published_here_only_if_it_is_seen_here(
+    tmp_path: Path, seen: bool
+) -> None:
+    if seen:
+        (tmp_path / AREA).mkdir()
+    output = str(tmp_path / "day=1")
+    given, launch = dispatched(AttemptMode.PUBLISH, "spark-submit", output, deploy_mode="cluster")
+    assert (given, launch.needs_no_spark) == (("pool", True) if seen else ("spark-submit", False))
 
 
 def test_jars_are_added_to_those_of_the_settings() -> None:

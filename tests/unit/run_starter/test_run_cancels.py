@@ -44,7 +44,7 @@ def test_a_run_that_its_host_saw_begin_is_cancelled_as_one_that_began():
 
 def test_an_accepted_run_is_not_cancelled():
     made = fold([staged(), over("lost", error=ERROR)], [run(cancelled=True)], [release()])
-    assert made.runs[7][-1] == AwaitPublisher((), counted=False)
+    assert made.runs[7][-1] == AwaitPublisher((), counted=False, error=RELEASED)
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed"])

@@ -7,6 +7,7 @@ from functools import reduce
 from itertools import takewhile
 from typing import Any, Iterator
 
+from retrofill.driver.kept import NotKept
 from retrofill.driver.publication import PublishedAgain
 from retrofill.driver.tables.group import Group, Member
 from retrofill.driver.tables.marker import Commit, commit_of, first_of_backfill, not_kept
@@ -48,7 +49,11 @@ def changed(table: Format, group: Group, session: Any) -> dict[int, Exception]:
     for commit, members in by_commit.values():
         part = replace(group, members=tuple(members))
         since = takewhile(lambda each: each is not commit, commits)  # noqa: B023 - consumed within this turn
-        published, present = table.at(commit.version), session.table(group.output.table)
+        try:
+            published, present = table.at(commit.version), session.table(group.output.table)
+        except NotKept as e:
+            found.update({member.run.id: e for member in members})
+            continue
         # To rename a column is no commit.
         if published.columns == present.columns and all(each.is_of_another(part.marker) for each in since):
             continue

@@ -17,6 +17,8 @@ from retrofill.driver.tables.states import as_of
 
 RECENT_COMMITS = 20
 MAX_WHY = 1000
+# Tables that this process has published. What has changed since only costs tries.
+_PARTITIONED: dict[str, bool] = {}
 
 
 class Delta:
@@ -30,6 +32,13 @@ class Delta:
 
     def groups(self, whole: Group) -> list[Group]:
         return [whole]
+
+    def conflicts_always(self) -> bool:
+        """Only partitions tell Delta that two commits are about different rows."""
+        if self.table not in _PARTITIONED:
+            (detail,) = self.session.sql(f"DESCRIBE DETAIL {self.table}").select("partitionColumns").collect()
+            _PARTITIONED[self.table] = bool(detail.partitionColumns)
+        return not _PARTITIONED[self.table]
 
     def look(self, group: Group, *, again: bool) -> Looked:
         if not again:

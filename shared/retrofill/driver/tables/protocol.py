@@ -16,6 +16,10 @@ class NotPublished(Exception):
     """The table does not take the commit, and another try cannot help. The message is one line."""
 
 
+class TableGone(NotPublished):
+    """The table does not exist any more, so nobody can publish into it."""
+
+
 class NotSeen(NotPublished):
     """A commit was made, but not to what readers see."""
 
@@ -49,6 +53,9 @@ class Format(Protocol):
 
     def groups(self, whole: Group) -> list[Group]:
         """The groups to begin with: as large as the table's layout allows."""
+
+    def conflicts_always(self) -> bool:
+        """Whether a commit is refused if any other was made meanwhile, whatever that has changed."""
 
     def look(self, group: Group, *, again: bool) -> Looked:
         """Note the table's state, from which a commit is valid.

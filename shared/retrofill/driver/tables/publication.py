@@ -6,30 +6,34 @@ halves are published in the same way. So one bad interval fails alone.
 
 from __future__ import annotations
 
-import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Callable, Collection, Generator, Mapping, Sequence, Union
 
 from retrofill.bus.crash import crash_point
 from retrofill.driver.errors import error_info
 from retrofill.driver.facts import ErrorInfo
-from retrofill.driver.launch import LaunchedRun
+from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.log import get_log
+from retrofill.driver.loss import condition as condition_of
 from retrofill.driver.loss import line_of
+from retrofill.driver.patience import NotNow, Patience
 from retrofill.driver.publication import StagedOutputGone
 from retrofill.driver.session import Sessions
 from retrofill.driver.tables.changes import changed
 from retrofill.driver.tables.formats import FORMATS
 from retrofill.driver.tables.group import Group
-from retrofill.driver.tables.protocol import Burned, Format, NotPublished, NotSeen
+from retrofill.driver.tables.protocol import Burned, Format, NotPublished, NotSeen, TableGone
 from retrofill.driver.tables.staging import drop
+from retrofill.driver.tables.turns import turn
 from retrofill.errors import first_line
 
 log = get_log(__name__)
-# As long as a table is changed by others too, or its catalog is unavailable.
-TRIES = 10
-FIRST_PAUSE_SECONDS = 0.2
-MAX_PAUSE_SECONDS = 10.0
+# Classes of SQLSTATE: the rows, the table's rules or the statement are wrong, or the table cannot do that at all.
+# Conflicts with other commits have others.
+_REFUSALS = ("22", "23", "42", "0A")
+# Hive's own errors, whatever they are about: its metastore may be away.
+_OF_HIVE = "_LEGACY_ERROR_TEMP_3065"
 Permitted = Callable[[Sequence[LaunchedRun]], bool]
 Steps = Generator[str, None, None]
 # Of a run: the table's version since it was published, or why it is not.
@@ -80,31 +84,52 @@ class Tables:
     ``permitted`` asks whether this driver still publishes these runs. ``lost`` ends the process.
     """
 
-    def __init__(self, sessions: Sessions, permitted: Permitted, lost: Callable[[str], object]) -> None:
+    def __init__(self, launch: Launch, sessions: Sessions, permitted: Permitted, lost: Callable[[str], object]) -> None:
+        # Of directories, too.
+        self.patience = Patience()
+        self.permitted = permitted
+        self._launch = launch
         self._sessions = sessions
         self._lost = lost
-        self.permitted = permitted
 
-    def publish(self, publication: TablePublication, *, again: bool) -> Mapping[int, TableResult]:
-        """Replace the rows of the runs that are wanted. Idempotent. ``again``: another publisher may have tried.
+    def publish(self, publication: TablePublication, *, again: bool) -> None:
+        """Replace the rows of the runs that are wanted, into ``publication.results``. Idempotent.
 
-        Returns the results by run id. Raises ``NotPermitted`` or the last error of Spark.
+        ``again``: another publisher may have tried. Raises ``NotPermitted``, ``TableGone``, or ``NotNow`` when nothing of a
+        try is under way any more.
         """
-        tries = 0
-        while True:
-            tries += 1
+        output = publication.whole.output
+
+        def once(tries: int) -> None:
+            session: Any = None
             try:
-                for step in steps(publication, self._sessions.publisher(), again=again or tries > 1):
-                    crash_point(step)
-                return publication.results
-            except NotPermitted:
-                raise
+                session = self._sessions.publisher()
+                alone = tries > 1 or FORMATS[output.format](session, output.table).conflicts_always()
+                with turn(output.table) if alone else nullcontext():
+                    for step in steps(publication, session, again=again or tries > 1):
+                        crash_point(step)
             except Exception as e:
                 self.leave_if_lost(e)
-                if tries == TRIES or _is_final(e):
-                    raise
-                log.warning("publication_waits", table=publication.whole.output.table, error=first_line(e))
-            threading.Event().wait(min(FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1), MAX_PAUSE_SECONDS))
+                if is_refusal(e) and not session.catalog.tableExists(output.table):
+                    raise TableGone(f"table {output.table} does not exist any more: {first_line(e)}") from e
+                raise
+
+        try:
+            self.patience.retry(output.table, once, lambda e: isinstance(e, (NotPermitted, TableGone)))
+        except NotNow:
+            self._end_tries()
+            raise
+
+    def _end_tries(self) -> None:
+        """Interrupt what an error may have left behind. Without an answer, the process ends."""
+        try:
+            self._sessions.end_publications(())
+        except Exception as e:  # noqa: BLE001 - whatever it is, an operation may be under way
+            self._lost(f"Spark does not say whether a commit is still under way: {first_line(e)}")
+
+    def end_all(self) -> None:
+        """Have the operations of all publishers of these runs ended. Raises whatever Spark does if that cannot be known."""
+        self._sessions.end_publications(self._launch.publishers)
 
     def leave_if_lost(self, error: Exception) -> None:
         """The runs stay accepted, and an attempt with another session publishes them."""
@@ -230,10 +255,19 @@ def _drop(staged: str, session: Any) -> None:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether another try cannot help: Spark or the table has refused the statement before it did anything."""
-    from pyspark.errors import AnalysisException
+    """Whether another try cannot help."""
+    return isinstance(error, NotPublished) or is_refusal(error)
 
-    return isinstance(error, (AnalysisException, NotPublished))
+
+def is_refusal(error: Exception) -> bool:
+    """Whether Spark has refused the statement for ever, because of what it says, the rows or the table's rules."""
+    from pyspark.errors import AnalysisException, PySparkException
+
+    if not isinstance(error, PySparkException):
+        return False
+    state = error.getSqlState() if hasattr(error, "getSqlState") else None
+    known = condition_of(error) not in (None, _OF_HIVE)
+    return known and (isinstance(error, AnalysisException) or (state or "").startswith(_REFUSALS))
 
 
 def _text(error: ErrorInfo) -> str:

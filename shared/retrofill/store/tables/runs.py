@@ -58,6 +58,9 @@ run = Table(
     Column("outputs", JSONB),
     Column("accepted_attempt", BigInteger),
     Column("publication", Integer, nullable=False, server_default=text("0")),
+    # After a publisher that was lost or could not publish it: when the next one may try, and why that is needed.
+    Column("publish_after", Moment),
+    Column("publish_error", JSONB(none_as_null=True)),
     # When it was staged, if it was held for a review: deadlines and averages count that as its end.
     Column("staged_at", Moment),
     # What it has published: {"outputs": [{"name": "lake.db.t", "version": "8"}, …]}.

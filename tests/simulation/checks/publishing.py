@@ -1,0 +1,51 @@
+"""What was accepted fails only because the table refuses it for ever, and publishers that could not publish pause."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.simulation.checks.base import Check, Values
+from tests.simulation.memory.rows import Step, Tx
+
+FIRST_PAUSE = timedelta(seconds=5)
+
+
+class Publishing(Check):
+    """Restates invariant 16, section 7 of DESIGN.md, without the table itself."""
+
+    name = "publishing"
+
+    def committed(self, tx: Tx) -> None:
+        """Check the runs that leave a publisher or get one."""
+        for step in tx.steps:
+            if step.table == "run" and step.before is not None and step.after is not None:
+                self._run(step, step.before, step.after)
+
+    def _run(self, step: Step, old: Values, new: Values) -> None:
+        before, after = old["state"], new["state"]
+        if before in ("publishing", "staged") and after == "failed":
+            refused = (new["error"] or {}).get("type") == "TableRefuses"
+            said = self.world.oracle.attempts.said[old["attempt_id"], new["id"], "failed"]
+            self.require(
+                refused and said > 0, lambda: f"accepted output fails though no table refused it: {old} to {new}"
+            )
+        if (before, after) == ("staged", "publishing"):
+            at, now = old["publish_after"], self.database.now()
+            self.require(at is None or at <= now, lambda: f"{old} has a publisher before its pause is over, at {now}")
+        if (before, after) == ("publishing", "staged"):
+            self._waits(old, new)
+
+    def _waits(self, old: Values, new: Values) -> None:
+        """Who could not publish says why, and the next one pauses, longer each time."""
+        why, attempt = new["publish_error"], self.row("attempt", "id", old["attempt_id"])
+        if attempt["state"] == "ended" and attempt["outcome"] != "lost":
+            return
+        put_off = attempt["state"] != "ended"
+        counted = new["lost_attempts"] > old["lost_attempts"]
+        self.require(why is not None, lambda: f"nobody says why {new} is not published, after {attempt}")
+        pauses = new["publish_after"] is not None
+        self.require(pauses == (put_off or counted), lambda: f"{new} pauses, or does not, after {attempt}")
+        if pauses:
+            pause, least = new["publish_after"] - self.database.now(), FIRST_PAUSE * 2 ** min(new["publication"], 6)
+            # The clock may have been set since the decision.
+            self.require(put_off or pause > least / 2, lambda: f"{new} pauses for {pause} only after {attempt}")

@@ -1,0 +1,42 @@
+"""Mutations of publishers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import run_starter.decide
+from retrofill.contract.runs import RunReported
+from retrofill.domain.run import RunState
+from run_starter.steps import AwaitPublisher, End
+from tests.simulation.mutations.patch import Patch
+
+
+def lost_publishers_fail_their_run(patch: Patch) -> None:
+    """Accepted output fails with its driver."""
+    leave = run_starter.decide.Fold._leave
+
+    def as_if_not_accepted(fold: Any, row: Any, attempt: Any, outcome: Any, error: Any) -> None:
+        leave(fold, row, attempt, outcome, error)
+        step = fold.outcome.runs[row.id][-1]
+        if isinstance(step, AwaitPublisher) and step.suspect:
+            fold._step(row, End(RunState.FAILED, error, step.losses, step.counted), RunState.FAILED)
+            fold.outcome.runs[row.id].remove(step)
+
+    patch(run_starter.decide.Fold, "_leave", as_if_not_accepted)
+
+
+def conflicts_fail_their_run(patch: Patch) -> None:
+    """What cannot be published now is a failure."""
+    apply = run_starter.decide.Fold._apply
+
+    def as_a_failure(fold: Any, report: Any) -> Any:
+        if report.type == "RunPublicationPutOff":
+            report = RunReported(**report.model_dump(exclude={"type"}), state="failed")
+        return apply(fold, report)
+
+    patch(run_starter.decide.Fold, "_apply", as_a_failure)
+
+
+def publishers_do_not_pause(patch: Patch) -> None:
+    """The next publisher begins at once."""
+    patch(run_starter.decide, "_pause", lambda row: 0.0)
