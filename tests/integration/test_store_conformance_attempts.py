@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 from tests.support.both_stores import (
     BASE,
     DAY,
@@ -136,6 +136,62 @@ def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Bot
         ("a", commit),
     )
     assert said[2:5] == [{}, 6, {"b2": [[1, 2]], "b1": [[1, 2], [3]]}]
+
+
+def test_what_pauses_hides_nothing_that_may_be_published(both: Both) -> None:
+    """The first runs pause, by a moment to come; one did before. The code is that of the attempt that staged it."""
+
+    def accept(conn: Any) -> None:
+        id = claim(conn, 1, count=5)
+        values = {"state": "staged", "outputs": {"folders": []}, "accepted_attempt": id}
+        conn.execute(update(t.run).values(values))
+        conn.execute(update(t.run).where(t.run.c.position < 2).values(publish_after=func.clock_timestamp() + DAY))
+        conn.execute(update(t.run).where(t.run.c.position == 3).values(publish_after=func.clock_timestamp() - DAY))
+
+    def found(conn: Any) -> list[Any]:
+        rows = claims.staged(conn, {"b1": 2})["b1"]
+        codes = conn.execute(select(t.attempt.c.code)).scalars().all()
+        return [[row["position"] for row in rows], [row["accepted_code"] in codes for row in rows]]
+
+    def pause_all(conn: Any) -> None:
+        conn.execute(update(t.run).values(publish_after=func.clock_timestamp() + DAY))
+
+    said = both.play(
+        put(),
+        ("a", lambda conn: make_backfill(conn, "b1", days=5)),
+        ("a", accept),
+        ("a", found),
+        ("a", lambda conn: runs.backfills_to_publish(conn, 0)),
+        ("a", pause_all),
+        ("a", lambda conn: (claims.staged(conn, {"b1": 9}), runs.backfills_to_publish(conn, 0))),
+        ("a", commit),
+    )
+    assert said[3:5] == [[[2, 3], [True, True]], ["b1"]]
+    assert list(said[6]) == [{}, []]
+
+
+def test_attempts_that_may_still_publish_are_those_that_did_not_end_by_themselves(both: Both) -> None:
+    """Publishers, and those that executed it. One that is live, or reported its end, has nothing under way."""
+
+    def play(conn: Any) -> None:
+        ends = [("each", "lost"), ("publish", "lost"), ("publish", "released"), ("publish", "done"), ("each", "done")]
+        for mode, outcome in ends:
+            over(conn, claim(conn, 1, mode=mode), outcome)
+        claim(conn, 1, mode="publish")
+
+    def found(conn: Any) -> list[int]:
+        rows = conn.execute(select(t.run.c.id, t.run.c.position).order_by(t.run.c.id)).mappings().all()
+        return sorted(each.id for each in launches.publishers(conn, [("b1", rows[:1])]))
+
+    said = both.play(
+        put(),
+        ("a", lambda conn: make_backfill(conn, "b1", days=2)),
+        ("a", play),
+        ("a", found),
+        ("a", lambda conn: launches.publishers(conn, [])),
+        ("a", commit),
+    )
+    assert said[3:5] == [[1, 2, 3], []]
 
 
 def test_ranges_of_which_other_runs_are_to_be_published(both: Both) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -88,6 +88,10 @@ class Shared:
 
     def lost(self, error: BaseException) -> None:
         """They are not lost: a test fails with the error itself."""
+
+    def end_publications(self, attempts: Iterable[int]) -> None:
+        """The session's; nobody else has one."""
+        self.of_publisher.interruptAll()
 
 
 class Attempt:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.facts import Cost, SparkApplication
@@ -50,12 +51,14 @@ class Reports:
     """What the driver reported, as its host would publish it."""
 
     def __init__(self) -> None:
+        # Of the attempt.
+        self.mode = AttemptMode.EACH
         self.bodies: list[dict[str, Any]] = []
         self.traces: list[str | None] = []
 
     def hear(self, given: dict[str, Any]) -> int:
         """Check a report by the contract. Returns its number."""
-        about = SimpleNamespace(about={"backfill_id": "b", "attempt_id": 25})
+        about = SimpleNamespace(about={"backfill_id": "b", "attempt_id": 25}, mode=self.mode)
         report = report_of(about, range(100), given["report"])  # type: ignore[arg-type]
         self.bodies.append(json.loads(report.encode()))
         self.traces.append(given["trace"])
@@ -200,11 +203,12 @@ class World:
     ) -> None:
         """``runs``: with the ids from 1 on, each of a day. ``publication``: of the accepted output of
         run 1. ``limits``: more fields of the task."""
+        self.reports.mode = AttemptMode.EACH if publication is None else AttemptMode.PUBLISH
         given = {
             "backfill_id": "b",
             "attempt_id": 25,
             "last": last,
-            "mode": "each" if publication is None else "publish",
+            "mode": str(self.reports.mode),
             "runs": [
                 {
                     "id": id,

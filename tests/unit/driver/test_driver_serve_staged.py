@@ -86,6 +86,41 @@ def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(worl
     assert [body.get("publication") for body in world.reports.bodies] == [1, 1, None]
 
 
+def test_a_publisher_that_cannot_publish_now_is_released_and_serves_others(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrofill.driver.patience.SECONDS", 0.0)
+    # Its disk is not mounted.
+    outputs = [f"{tmp_path}/mnt/day=1"]
+    world.launch(publication={"publication": 1, "accepted_attempt": 9, "outputs": outputs})
+    world.begins(1, done())
+    assert world.reports.fields() == ["RunBegan", "RunPublicationPutOff", "AttemptEnded released"]
+    put_off, ended = world.reports.bodies[1:]
+    assert put_off["error"]["message"] == f"{tmp_path}/mnt is not there" == ended["error"]["message"]
+    assert (put_off["publication"], ended["stays"]) == (1, True)
+
+
+def test_output_that_cannot_be_published_now_is_left_to_others_while_its_attempt_goes_on(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrofill.driver.patience.SECONDS", 0.0)
+    world.file.write_text(STAGES)
+    world.launch(runs=2, out=str(tmp_path))
+    world.say({"begin": 60.0})
+    assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
+    monkeypatch.setattr("retrofill.driver.publication.exchange", lambda *_: _away())
+    world.say({"publish": True})
+    world.begins(2, {"may_publish": 2})
+    world.say({"publish": True})
+    assert world.hear() == done()
+    assert [world.reports.fields(run)[-1] for run in (1, 2)] == ["RunPublicationPutOff"] * 2
+    assert world.reports.fields()[-1] == "AttemptEnded done"
+
+
+def _away() -> None:
+    raise OSError("the server of the files does not answer")
+
+
 # several runs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.support.lake import launch
@@ -14,6 +15,7 @@ from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.publication import PublishedAgain
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.restoring import restore
+from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
 from retrofill.driver.tables.publication import Tables
 
@@ -48,7 +50,8 @@ def undo(run_id: int, out: Path, undoes: int) -> tuple[Launch, Staging]:
 
 def publish(made: Launch, staging: Staging) -> None:
     (outputs,) = staging.seal().values()
-    tables: Tables = None  # type: ignore[assignment]  # no output is one
+    # No output is one.
+    tables = Tables(made, cast(Sessions, None), lambda _: False, pytest.fail)
     ((_, result),) = publish_all(made, made.attempt_id, [replace(made.runs[0], outputs=outputs)], tables)
     assert result.succeeded, result.error
 

@@ -18,7 +18,7 @@ from retrofill.driver.log import get_log
 
 log = get_log(__name__)
 # A driver that is stopped in its turn holds up the others no longer than this.
-WAIT_SECONDS, LOOK_SECONDS = 30.0, 0.05
+WAIT_SECONDS, LOOK_SECONDS = 120.0, 0.05
 
 
 @contextmanager

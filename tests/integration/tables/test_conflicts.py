@@ -1,0 +1,97 @@
+"""Accepted rows are published beside any number of other commits, or left to a later publisher: they never fail for that."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+import pytest
+from tests.support.lake import FORMATS, Attempt, Lake
+from tests.support.tiers import some
+
+from retrofill.driver import patience
+from retrofill.driver.patience import NotNow
+from retrofill.driver.tables import publication
+
+LAYOUTS = {"unpartitioned": "", "clustered": "CLUSTER BY (day)", "by day": "PARTITIONED BY (day)"}
+PUBLISHERS, EACH = 4, 2
+
+
+# Iceberg has no clustered tables. Without turns, as on several machines.
+CASES = [
+    (format, layout, turns)
+    for format in FORMATS
+    for layout in LAYOUTS
+    for turns in (True, False)
+    if (format, layout) != ("iceberg", "clustered")
+]
+
+
+@pytest.mark.parametrize(
+    ("lake", "layout", "turns"), some(CASES, ("delta", "unpartitioned", False), CASES[0]), indirect=["lake"]
+)
+def test_several_publishers_of_one_table_publish_everything(
+    lake: Lake, layout: str, turns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a foreign writer, who has no turns."""
+    if not turns:
+        monkeypatch.setattr(publication, "turn", lambda _: nullcontext())
+    monkeypatch.setattr(patience, "SECONDS", 300.0)
+    table = lake.create(f"{lake.table}_{layout.replace(' ', '_')}", partition=LAYOUTS[layout])
+    lake.spark.sql(f"INSERT INTO {table} VALUES (DATE '2013-02-01', 0, 'neighbour')").collect()
+    attempts: list[list[Attempt]] = []
+    for publisher in range(PUBLISHERS):
+        days = range(1 + publisher * EACH, 1 + (publisher + 1) * EACH)
+        attempts.append([lake.attempt(run_id=day, day=day) for day in days])
+        for day, attempt in zip(days, attempts[-1], strict=True):
+            attempt.stage(table, f"run {day}", day=f"2013-01-{day:02}")
+
+    def publish(mine: list[Attempt]) -> None:
+        for each in mine:
+            each.publish()
+
+    def insert() -> None:
+        for n in range(2):
+            lake.spark.sql(f"INSERT INTO {table} VALUES (DATE '2013-02-01', {n}, 'foreign')").collect()
+
+    with ThreadPoolExecutor() as threads:
+        for done in [threads.submit(insert), *(threads.submit(publish, mine) for mine in attempts)]:
+            done.result()
+    ours = sorted(f"{day} run {day}" for day in range(1, 1 + PUBLISHERS * EACH))
+    assert lake.content(table) == sorted([*ours, *["1 foreign"] * 2, "1 neighbour"])
+    assert lake.staged() == []
+    lake.spark.sql(f"DROP TABLE {table}").collect()
+
+
+@pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
+def test_what_others_change_again_and_again_is_left_to_a_later_publisher(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "SECONDS", 0.0)
+    attempt = lake.attempt()
+    attempt.stage(lake.table, "ours")
+
+    def permitted() -> bool:
+        lake.spark.sql(f"INSERT INTO {lake.table} VALUES (DATE '2013-01-01', 7, 'foreign')").collect()
+        return True
+
+    attempt.ask = permitted
+    with pytest.raises(NotNow) as put_off:
+        attempt.publish()
+    assert "conflict" in str(put_off.value.__cause__).lower()
+    assert (lake.content(), lake.commits(), len(lake.staged())) == (["1 foreign"], 0, 1)
+    later = lake.attempt(number=1)
+    later.outputs = attempt.outputs
+    later.publish(attempt.launch.attempt_id)
+    assert (lake.content(), lake.commits(), lake.staged()) == (["1 ours"], 1, [])
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"], indirect=True)
+def test_a_column_that_is_gone_is_refused_at_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = lake.create(f"{lake.table}_other", partition="")
+    attempt = lake.attempt()
+    attempt.stage(table, "ours")
+    lake.spark.sql(f"DROP TABLE {table}").collect()
+    with pytest.raises(Exception, match="cannot be found") as refused:
+        attempt.publish()
+    assert not isinstance(refused.value, NotNow)
