@@ -208,7 +208,8 @@ class Server:
                 work.release()
             if result.error is not None:
                 fail_span(f"{result.error.type}: {result.error.message}")
-        for run in () if _splits(piece, result) else piece.runs:
+        reported = failure is None and launch.mode == AttemptMode.PUBLISH
+        for run in () if reported or _splits(piece, result) else piece.runs:
             self._ended(launch, run, reporter, result)
         return result
 
@@ -244,15 +245,19 @@ class Publications:
             return put_off(e)
         return None
 
-    def run(self, piece: Piece, reporter: Reporter) -> None:
+    def run(self, piece: Piece, reporter: Reporter) -> Result:
+        """Report the result of each run. Returns that of one that is put off, if any is."""
         attempt = piece.runs[0].accepted_attempt
         assert attempt is not None
+        waits = Result(True)
         try:
             for run, result in publish_all(self._launch, attempt, piece.runs, self._tables):
                 self._ended(self._launch, run, reporter, result)
+                waits = result if result.put_off else waits
         except NotPermitted as e:
             # The runs are another attempt's.
-            log.warning("not_ours_to_publish", attempt=self._launch.attempt_id, error=str(e))
+            return put_off(e)
+        return waits
 
     def application(self) -> SparkApplication | None:
         return self._sessions.application() if self._needs_spark else None

@@ -107,10 +107,10 @@ def test_output_that_cannot_be_published_now_is_left_to_others_while_its_attempt
     world.file.write_text(STAGES)
     world.launch(runs=2, out=str(tmp_path))
     world.say({"begin": 60.0})
-    assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
+    assert world.says(2) == [{"may_begin": 2}, {"may_publish": [1]}]
     monkeypatch.setattr("retrofill.driver.publication.exchange", lambda *_: _away())
     world.say({"publish": True})
-    world.begins(2, {"may_publish": 2})
+    world.begins(2, {"may_publish": [2]})
     world.say({"publish": True})
     assert world.hear() == done()
     assert [world.reports.fields(run)[-1] for run in (1, 2)] == ["RunPublicationPutOff"] * 2
