@@ -11,6 +11,7 @@ from retrofill.contract.runs import (
     AttemptHeartbeat,
     ErrorInfo,
     Report,
+    RunBaseChanged,
     RunBegan,
     RunReport,
     RunReported,
@@ -30,6 +31,7 @@ from run_starter.steps import (
     Begin,
     End,
     Hold,
+    HoldAgain,
     Outcome,
     Requeue,
     Split,
@@ -72,8 +74,14 @@ class RunRow:
     suspect: bool = False  # a driver was lost with it, so the next loss counts
     losses: Losses = ()  # the last few
     cancelled: bool = False  # by itself; known only if its attempt is to be released
-    held: bool = False  # what it stages waits for a review
+    review: int = 0  # for which one it stages
+    approvals: int | None = None  # of its backfill; None: that is not reviewed
     timed_out: ErrorInfo | None = None  # its attempt is to be released because of it
+
+    @property
+    def held(self) -> bool:
+        """Whether what it stages waits for a review."""
+        return self.approvals is not None and self.review >= self.approvals
 
 
 TaskKey = tuple[int, int, str]
@@ -163,16 +171,24 @@ class Fold:
         match report:
             case TaskReported():
                 return self._apply_to_task(report, self._number(row))
-            case RunStaged(outputs=outputs) if self._states[row.id] == S.RUNNING:
+            case RunStaged(outputs=outputs, bases=bases) if self._states[row.id] == S.RUNNING:
                 if row.held:
-                    self._step(row, Hold(outputs), S.STAGED)
+                    self._step(row, Hold(outputs, bases), S.STAGED)
                 else:
                     self._step(row, Accept(outputs), S.PUBLISHING)
                 self.outcome.alive[attempt.id] = None
+            case RunBaseChanged():
+                return self._hold_again(report, row)
             case RunReported(state="succeeded", cost=cost, published=published):
                 self._step(row, End(S.SUCCEEDED, cost=cost, published=published), S.SUCCEEDED)
             case RunReported(error=error, cost=cost):
                 self._step(row, End(S.FAILED, error, cost=cost), S.FAILED)
+        return None
+
+    def _hold_again(self, report: RunBaseChanged, row: RunRow) -> str | None:
+        if self._states[row.id] != S.PUBLISHING or row.approvals is None:
+            return "the run publishes nothing that was reviewed"
+        self._step(row, HoldAgain(row.approvals, report.bases, report.changed), S.STAGED)
         return None
 
     def _begin(self, row: RunRow, attempt: AttemptRow, spark: SparkApplication | None = None) -> None:

@@ -27,8 +27,9 @@ class RunToDo:
     """One run of an attempt. ``attempt``: how often it will have begun.
 
     With ``accepted_attempt``, only what that attempt staged (``outputs``) is to be published.
-    ``tries``: of its tasks, that timed out and ended their drivers. ``restores``: the run that it undoes,
-    which published ``outputs``.
+    ``bases``: the state of their places that a review has approved; empty: any. ``over_changes``: it has approved what
+    others have changed. ``tries``: of its tasks, that timed out and ended their drivers. ``restores``: the run that it
+    undoes, which published ``outputs``.
     """
 
     id: int
@@ -40,6 +41,8 @@ class RunToDo:
     outputs: tuple[str, ...] = ()
     tries: Mapping[str, int] = field(default_factory=dict)
     restores: int | None = None
+    bases: tuple[str, ...] = ()
+    over_changes: bool = False
 
     def as_json(self, zone: ZoneInfo) -> dict[str, Any]:
         """As part of the ``launch`` message. ``zone``: the pipeline's."""
@@ -55,6 +58,8 @@ class RunToDo:
             "outputs": list(self.outputs),
             "tries": dict(self.tries),
             "restores": self.restores,
+            "bases": list(self.bases),
+            "over_changes": self.over_changes,
         }
 
 
@@ -79,6 +84,8 @@ class LaunchRequest:
     keep_replaced_days: int = 0
     # Ranges that had some of these runs, and of which others may still publish what they staged.
     unpublished: tuple[int, ...] = ()
+    # What it stages waits for a review.
+    review: bool = False
 
     @property
     def key(self) -> Key:
@@ -110,6 +117,7 @@ class LaunchRequest:
             "installation": self.installation,
             "keep_replaced_days": self.keep_replaced_days,
             "unpublished": list(self.unpublished),
+            "review": self.review,
         }
 
 

@@ -12,6 +12,7 @@ from retrofill.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,
     Report,
+    RunBaseChanged,
     RunBegan,
     RunReport,
     RunReported,
@@ -21,7 +22,8 @@ from retrofill.contract.runs import (
 from run_starter.executors import LaunchRequest
 
 _KINDS: Mapping[str, type[Report]] = {
-    each.__name__: each for each in (AttemptHeartbeat, AttemptEnded, RunBegan, TaskReported, RunStaged, RunReported)
+    each.__name__: each
+    for each in (AttemptHeartbeat, AttemptEnded, RunBegan, TaskReported, RunStaged, RunBaseChanged, RunReported)
 }
 # Who publishes them, in the messages' headers.
 SOURCE = "spark-driver"

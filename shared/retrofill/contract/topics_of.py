@@ -95,6 +95,7 @@ TRAFFIC: dict[Topic, Traffic] = {
             runs.RunBegan,
             runs.TaskReported,
             runs.RunStaged,
+            runs.RunBaseChanged,
             runs.RunReported,
             runs.AttemptEnded,
         ),

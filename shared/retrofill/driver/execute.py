@@ -53,13 +53,16 @@ class Result:
     """The outcome of a run or range; ``error`` is from the task that failed first.
 
     ``everywhere``: it would be the same for every interval, so smaller ranges are not tried.
-    ``published``: the outputs of a run.
+    ``published``: the outputs of a run. ``changed``: those of its outputs that were not published, as others have
+    changed what they would replace; ``bases``: what that is now, of all.
     """
 
     succeeded: bool
     error: ErrorInfo | None = None
     everywhere: bool = False
     published: tuple[Published, ...] = ()
+    changed: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
 
 
 class Execution:

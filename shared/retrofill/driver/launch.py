@@ -19,7 +19,8 @@ class LaunchedRun:
     ``accepted_attempt`` staged (``outputs``) is only to be published. ``tries``: of its tasks, that
     timed out and ended their drivers. ``utc_offsets``: of the pipeline's time zone at both ends of
     the interval, in seconds, for a Python that does not know the zone. ``restores``: the run that
-    this one undoes, which published ``outputs``.
+    this one undoes, which published ``outputs``. ``bases``: the state of the outputs' places that a
+    review has approved; empty: any. ``over_changes``: it has approved what others have changed.
     """
 
     id: int
@@ -32,6 +33,8 @@ class LaunchedRun:
     tries: Mapping[str, int] = field(default_factory=dict)
     utc_offsets: tuple[float, float] = (0.0, 0.0)
     restores: int | None = None
+    bases: tuple[str, ...] = ()
+    over_changes: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> LaunchedRun:
@@ -95,6 +98,7 @@ class Launch:
     sessions must be closed first. ``installation``: id of the installation, of which several may
     share a Spark server. ``keep_replaced_days``: how long what is replaced is kept.
     ``unpublished``: attempts of which other runs may still publish rows from a table that they share with these.
+    ``review``: what it stages waits for a review.
     """
 
     backfill_id: str
@@ -110,6 +114,7 @@ class Launch:
     installation: str = ""
     keep_replaced_days: int = 0
     unpublished: tuple[int, ...] = ()
+    review: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Launch:

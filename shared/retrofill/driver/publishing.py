@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Callable
 
 from retrofill.bus.crash import crash_point
+from retrofill.driver.base import BaseChanged
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.errors import error_info
 from retrofill.driver.execute import Result
 from retrofill.driver.facts import Published
-from retrofill.driver.kept import key_of
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.log import get_log
 from retrofill.driver.publication import Publication, publish
 from retrofill.driver.report import Reporter
+from retrofill.driver.reviewed import ReviewedRun
 from retrofill.driver.tables.output import TableOutput
 from retrofill.driver.tables.publication import NotPermitted, Tables
 
@@ -52,16 +53,16 @@ class Publisher:
         self._waiting: SimpleQueue[tuple[LaunchedRun, tuple[str, ...]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def publish(self, run: LaunchedRun, outputs: tuple[str, ...]) -> None:
+    def publish(self, run: LaunchedRun, outputs: tuple[str, ...], bases: tuple[str, ...] = ()) -> None:
         """Report the sealed output of a run, and publish it once it is accepted.
 
-        A run without output has succeeded.
+        ``bases``: the state of their places, for a review. A run without output has succeeded.
         """
         if not outputs:
             self._ended(self._launch, run, self._reporter, Result(True))
             return
         crash_point("stage:sealed")
-        self._reporter.staged(run, outputs)
+        self._reporter.staged(run, outputs, bases)
         crash_point("stage:told")
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="publisher", daemon=True)
@@ -97,26 +98,41 @@ def publish_all(
 ) -> Result:
     """Publish each output of a run, and keep what it replaces. Idempotent, also across drivers.
 
+    If the place of one was changed since a review had approved the run, nothing is published, and the result says so.
     Raises ``NotPermitted`` if another publisher has replaced this one.
     """
-    published, key, days = [], key_of(launch.installation, run.id), launch.keep_replaced_days
-    for output in outputs:
+    reviewed = ReviewedRun(launch, replace(run, outputs=outputs), accepted_attempt, tables)
+    try:
         try:
-            table = TableOutput.of(output)
-            if table is not None:
-                published.append(Published(table.table, tables.publish(table, run, accepted_attempt)))
-            else:
-                _publish_with_retries(Publication(Path(output), key, accepted_attempt, run.publication, days))
-                published.append(Published(output))
-        except NotPermitted:
-            raise
-        except Exception as e:  # noqa: BLE001 - of a table, whatever Spark raises
-            return Result(False, error_info(e))
+            published = _publish(reviewed, run, accepted_attempt, outputs, tables)
+        except BaseChanged as e:
+            log.warning("base_changed", run=run.id, error=str(e))
+            changed, bases = reviewed.present(e)
+            return Result(True, changed=tuple(changed), bases=tuple(bases))
+    except NotPermitted:
+        raise
+    except Exception as e:  # noqa: BLE001 - of a table, whatever Spark raises
+        return Result(False, error_info(e))
     crash_point("publish:done")
-    return Result(True, published=tuple(published))
+    return Result(True, published=published)
 
 
-def _publish_with_retries(publication: Publication) -> None:
+def _publish(
+    reviewed: ReviewedRun, run: LaunchedRun, accepted_attempt: int, outputs: tuple[str, ...], tables: Tables
+) -> tuple[Published, ...]:
+    published = []
+    reviewed.refuse_changed()
+    for number, output in enumerate(outputs):
+        table = TableOutput.of(output)
+        if table is not None:
+            published.append(tables.publish(table, run, accepted_attempt, reviewed.rows(number)))
+        else:
+            replaced_change = _publish_with_retries(reviewed.publication(number))
+            published.append(Published(output, replaced_change=replaced_change))
+    return tuple(published)
+
+
+def _publish_with_retries(publication: Publication) -> bool:
     for tries in range(1, TRIES):
         try:
             return publish(publication)

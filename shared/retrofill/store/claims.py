@@ -268,22 +268,30 @@ def pipelines_with_suspects(conn: Connection, shard: int) -> set[int]:
     return set(conn.execute(_SHARDS_SUSPECTS, {"shard": shard}).scalars())
 
 
+_TO_PUBLISH = Arrays("to_publish", number="no", backfill_id=Text, count=Integer, below=Integer)
 _NEXT_STAGED = (
     select(run)
-    .where(run.c.backfill_id == _WANTED.c.backfill_id, in_state(run, RunState.STAGED))
+    .where(
+        run.c.backfill_id == _TO_PUBLISH.c.backfill_id,
+        in_state(run, RunState.STAGED),
+        run.c.review < _TO_PUBLISH.c.below,
+    )
     .order_by(run.c.position)
-    .limit(_WANTED.c.count)
+    .limit(_TO_PUBLISH.c.count)
     .lateral("next_staged")
 )
 _STAGED = (
     select(_NEXT_STAGED)
-    .select_from(_WANTED.table)
+    .select_from(_TO_PUBLISH.table)
     .join(_NEXT_STAGED, true())
-    .order_by(_WANTED.c.no, _NEXT_STAGED.c.position)
+    .order_by(_TO_PUBLISH.c.no, _NEXT_STAGED.c.position)
 )
 
 
-def staged(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
-    """Accepted runs that wait for a publisher by backfill, the first ones, at most as many as ``wanted`` of each."""
-    given = _WANTED.values(backfill_id=wanted, count=wanted.values())
-    return _by_backfill(conn, _STAGED, given)
+def staged(conn: Connection, wanted: Mapping[str, tuple[int, int]]) -> dict[str, list[RowMapping]]:
+    """Accepted runs that wait for a publisher by backfill, the first ones.
+
+    ``wanted``: at most how many of each backfill, and below which review (``reviews.publishes_below``).
+    """
+    counts, below = zip(*wanted.values(), strict=True)
+    return _by_backfill(conn, _STAGED, _TO_PUBLISH.values(backfill_id=wanted, count=counts, below=below))

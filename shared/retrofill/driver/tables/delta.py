@@ -14,6 +14,8 @@ from retrofill.driver.tables.protocol import NotPublished
 from retrofill.driver.tables.states import as_of
 
 RECENT_COMMITS = 20
+# Numbers begin again in a table that was created again.
+_VERSION = ("version", "unix_millis(timestamp) AS at")
 
 
 class Delta:
@@ -22,6 +24,16 @@ class Delta:
     def __init__(self, session: Any, table: str) -> None:
         self.session = session
         self.table = table
+
+    def version(self) -> str:
+        (last,) = self.session.sql(f"DESCRIBE HISTORY {self.table} LIMIT 1").selectExpr(*_VERSION).collect()
+        return f"{last.version}@{last.at}"
+
+    def number(self, version: str) -> str:
+        return version.partition("@")[0]
+
+    def predecessor(self, published: str) -> str | None:
+        return str(int(published) - 1)
 
     def look(self, marker: Marker, *, again: bool) -> str | None:  # noqa: ARG002 - the attempt's id is the fence
         """A commit may be repeated: the table skips it, at once."""

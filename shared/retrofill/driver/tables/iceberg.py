@@ -28,11 +28,21 @@ class Iceberg:
         # The snapshot of the run, once it is found.
         self._own: Any = None
 
-    def look(self, marker: Marker, *, again: bool) -> str | None:
+    def version(self) -> str:
         self._refresh()
         # Unlike a query of its metadata, this needs no Spark job.
         found = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('current-snapshot-id')").collect()
-        self._position = int(found[0].value) if found[0].value.isdecimal() else None
+        return str(found[0].value) if found[0].value.isdecimal() else ""
+
+    def number(self, version: str) -> str:
+        return version
+
+    def predecessor(self, published: str) -> str | None:  # noqa: ARG002 - it is validated from what was looked at
+        return None
+
+    def look(self, marker: Marker, *, again: bool) -> str | None:
+        version = self.version()
+        self._position = int(version) if version else None
         return self.published(marker) if again else None
 
     def published(self, marker: Marker) -> str | None:

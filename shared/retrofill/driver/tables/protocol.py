@@ -17,7 +17,18 @@ class NotPublished(Exception):
 class Format(Protocol):
     """A table of a format. Methods raise whatever Spark does."""
 
+    table: str
+
     def __init__(self, session: Any, table: str) -> None: ...
+
+    def version(self) -> str:
+        """The table's present version: each commit makes another one, also after it was dropped and created again."""
+
+    def number(self, version: str) -> str:
+        """A version as Spark's ``VERSION AS OF`` takes it; empty for that of a table before its first commit."""
+
+    def predecessor(self, published: str) -> str | None:
+        """The version that a commit of ours replaced. ``None``: the one that was looked at, or it was refused."""
 
     def look(self, marker: Marker, *, again: bool) -> str | None:
         """Note the table's state, from which a commit is valid. If there must be no other, return its version.

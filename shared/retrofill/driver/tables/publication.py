@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from datetime import timezone
-from typing import Any, Callable, Generator, cast
+from typing import Any, Callable, Generator, TypeVar, cast
 
 from retrofill.bus.crash import crash_point
+from retrofill.driver.base import BaseChanged
+from retrofill.driver.facts import Published
 from retrofill.driver.interval import interval_of
 from retrofill.driver.kept import NotKept
 from retrofill.driver.launch import Launch, LaunchedRun
@@ -15,6 +17,7 @@ from retrofill.driver.log import get_log
 from retrofill.driver.loss import line_of
 from retrofill.driver.publication import PublishedAgain, StagedOutputGone
 from retrofill.driver.session import Sessions
+from retrofill.driver.tables.base import ReviewedRows
 from retrofill.driver.tables.formats import FORMATS
 from retrofill.driver.tables.interval import condition
 from retrofill.driver.tables.marker import Marker, of_run, of_undo
@@ -29,6 +32,9 @@ log = get_log(__name__)
 TRIES = 10
 FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 10.0
+
+
+Found = TypeVar("Found")
 
 
 class NotPermitted(Exception):
@@ -53,27 +59,56 @@ class Tables:
         self._permitted = permitted
         self._lost = lost
 
-    def publish(self, output: TableOutput, run: LaunchedRun, attempt: int) -> str | None:
+    def session(self) -> Any:
+        """The session in which it publishes."""
+        return self._sessions.publisher()
+
+    def publish(
+        self, output: TableOutput, run: LaunchedRun, attempt: int, base: ReviewedRows | None = None
+    ) -> Published:
         """Replace the rows of a run's interval, staged by the ``attempt`` (id) that was accepted. Idempotent.
 
-        Returns the table's version since then, if it tells. Raises ``StagedOutputGone``, ``NotPermitted``,
-        ``NotPublished``, ``PublishedAgain``, ``NotKept`` or the last error of Spark.
+        ``base``: the approved state of what it replaces. Raises ``StagedOutputGone``, ``NotPermitted``,
+        ``NotPublished``, ``PublishedAgain``, ``BaseChanged``, ``NotKept`` or the last error of Spark.
         """
-        publication = TablePublication(output, self._launch, run, attempt, lambda: self._permitted(run))
+        publication = TablePublication(output, self._launch, run, attempt, lambda: self._permitted(run), base)
+
+        def publish(tries: int) -> str | None:
+            return _walk(steps(publication, self.session(), again=tries > 1 or run.publication > 0))
+
+        version = self.retried(publish, output.table)
+        return Published(output.table, version, self._replaced_change(publication, version))
+
+    def retried(self, work: Callable[[int], Found], table: str) -> Found:
+        """What ``work`` returns, which is given the number of the try: errors of Spark may pass."""
         tries = 0
         while True:
             tries += 1
             try:
-                again = tries > 1 or run.publication > 0
-                return _walk(steps(publication, self._sessions.publisher(), again=again))
-            except (StagedOutputGone, NotPermitted, NotPublished, PublishedAgain, NotKept):
+                return work(tries)
+            except (StagedOutputGone, NotPermitted, NotPublished, PublishedAgain, BaseChanged, NotKept):
                 raise
             except Exception as e:
                 self.leave_if_lost(e)
                 if tries == TRIES or _is_final(e):
                     raise
-                log.warning("publication_waits", table=output.table, error=first_line(e))
+                log.warning("publication_waits", table=table, error=first_line(e))
             threading.Event().wait(min(FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1), MAX_PAUSE_SECONDS))
+
+    def _replaced_change(self, publication: TablePublication, version: str | None) -> bool:
+        """Whether somebody changed the rows between the comparison and the commit, as far as that can be told."""
+        output = publication.output
+        if publication.base is None or version is None:
+            return False
+        try:
+            session = self.session()
+            changed = publication.base.replaced_change(session, FORMATS[output.format](session, output.table), version)
+        except Exception as e:  # noqa: BLE001 - the rows are published
+            log.warning("replaced_rows_not_compared", table=output.table, error=first_line(e))
+            return False
+        if changed:
+            log.warning("replaced_change", output=output.table, run=publication.run.id, restored_by="undo")
+        return changed
 
     def leave_if_lost(self, error: Exception) -> None:
         """The run stays accepted, and an attempt with another session publishes it."""
@@ -91,6 +126,7 @@ class TablePublication:
     run: LaunchedRun
     attempt: int
     permitted: Callable[[], bool]
+    base: ReviewedRows | None = None
 
     @property
     def marker(self) -> Marker:
@@ -133,7 +169,9 @@ def steps(publication: TablePublication, session: Any, *, again: bool = True) ->
     _ask(publication)
     if version is None:
         yield "table:commit"
-        if output.undoes and not (again and table.published(publication.marker)):
+        if publication.base is not None:
+            publication.base.refuse_changed(session, table, publication.marker)
+        if output.undoes and not publication.run.over_changes and not (again and table.published(publication.marker)):
             _refuse_changed(publication, session, table)
         version = _replace(publication, session, table)
     if publication.launch.keep_replaced_days:
