@@ -11,6 +11,7 @@ from retrofill.contract.runs import (
     AttemptHeartbeat,
     ErrorInfo,
     Report,
+    RunBaseChanged,
     RunBegan,
     RunReported,
     RunStaged,
@@ -233,8 +234,9 @@ class Driver:
 
     def _stage(self, run: RunToDo) -> bool:
         """Report staged output, which is published while the next run is under way."""
-        outputs = (f"/table/{run.interval_start.isoformat()}",)
-        if not self._say(RunStaged(**self._about(run), outputs=outputs)):
+        path = self.world.places.of(run)
+        bases = (self.world.places.base(path),) if self.launch.review else ()
+        if not self._say(RunStaged(**self._about(run), outputs=(path,), bases=bases)):
             return False
         self.staged.append(run)
         if len(self.staged) == 1:
@@ -269,7 +271,11 @@ class Driver:
             self.world.scheduler.wait(object(), self.world.scheduler.random.random() * self.lease / 2)
             if not self.beat():
                 return False
-        return self._say(RunReported(**self._about(run), state="succeeded"))
+        places = self.world.places
+        if places.publish(self.launch, run):
+            return self._say(RunReported(**self._about(run), state="succeeded"))
+        changed = places.of(run)
+        return self._say(RunBaseChanged(**self._about(run), changed=(changed,), bases=(places.base(changed),)))
 
     def beat(self) -> bool:
         sent = self._clock()

@@ -37,6 +37,7 @@ class Oracle:
         self.hosts = Hosts(world)
         self.listed = Listed(world)
         self.published = Published(world)
+        self.reviews = Reviews(world)
         self.suspects = Suspects(world)
         self.waiting = Waiting(world)
         self._checks: list[Check] = [
@@ -51,7 +52,7 @@ class Oracle:
             self.published,
             Letters(world),
             Endings(world),
-            Reviews(world),
+            self.reviews,
             Budgets(world),
             Progress(world),
             Deadlines(world),

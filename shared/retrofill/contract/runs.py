@@ -71,7 +71,7 @@ OutputPath = Annotated[
 
 OutputBase = Annotated[
     str,
-    Field(max_length=500, description="The state that an output's place had: its version, and what tells its content"),
+    Field(max_length=200, description="The state that an output's place had: its version, and what tells its content"),
 ]
 
 
