@@ -58,12 +58,12 @@ export function Actions({ facts, onDone }) {
       ${facts.state === "paused" && html`<${Act} kind="primary" act=${() => post(`${path}/resume`)} onDone=${told("Resumed.")}>Resume<//>`}
       ${facts.state === "in_review" && html`
         <${Act} kind="primary" act=${() => publish(false)} onDone=${told("Approved: what is staged is being published.")}>Publish<//>
-        <button type="button" onClick=${() => setForcing(true)}>Publish over changes</button>
+        ${changed > 0 && html`<button type="button" onClick=${() => setForcing(true)}>Publish over changes</button>`}
         <${Act} act=${() => post(`${path}/discard`)} onDone=${told("Discarded: nothing of it is published.")}>Discard<//>`}
       ${again > 0 && facts.state !== "cancelling" && html`<${Act} act=${() => post(`${path}/retry`)} onDone=${retried}>${facts.ended_at ? "Request again what failed" : "Retry failed"}<//>`}
       ${active && facts.state !== "cancelling" && html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel</button>`}
       ${facts.ended_at && succeeded > 0 && !facts.undoes && html`<button type="button" onClick=${() => setUndoing(true)}>Undo</button>`}
-      ${forcing && html`<${Confirm} question=${changed ? `Publish over what others have changed in ${number(changed)} intervals?` : "Publish over whatever others have changed since it was staged?"} yes="Publish over it" onYes=${force} onNo=${() => setForcing(false)} />`}
+      ${forcing && html`<${Confirm} question=${`Publish over whatever others change in ${number(changed)} intervals?`} yes="Publish over it" onYes=${force} onNo=${() => setForcing(false)} />`}
       ${undoing && html`<${Confirm} question=${`Restore what ${number(succeeded)} runs replaced? What was published again since stays.`} yes="Undo them" onYes=${undo} onNo=${() => setUndoing(false)} />`}
       ${asking && html`<${Confirm} question=${`Cancel ${number(unfinished)} runs that have not ended? What succeeded stays.`} yes="Cancel them" onYes=${cancel} onNo=${() => setAsking(false)} />`}
     </div>`;
