@@ -10,7 +10,7 @@ from typing import Any, Mapping
 from retrofill.driver.kept import NotKept
 from retrofill.driver.tables.marker import OF_A_BACKFILLS_INTERVAL, OF_AN_INTERVAL, Marker, expired, is_of_another
 from retrofill.driver.tables.protocol import NotPublished
-from retrofill.driver.tables.states import as_of
+from retrofill.driver.tables.states import aligned, as_of
 
 # Iceberg replaces whole files.
 _MIXED_FILE = "some, but not all, rows match filter"
@@ -56,6 +56,10 @@ class Iceberg:
     def replace(self, rows: Any, condition: str, marker: Marker) -> str | None:
         from pyspark.sql.functions import expr
 
+        schema = self.session.table(self.table).schema
+        if rows.columns != schema.names:
+            # A column was added to the table since the rows were staged, or dropped.
+            rows = aligned(rows, schema)
         writer = rows.writeTo(self.table).option("isolation-level", "serializable")
         if self._position is not None:
             # Without one the whole history is searched for conflicts.
