@@ -52,7 +52,7 @@ CALLED: Example = {
     "occasion": "run_failed",
     "backfill_id": BACKFILL["backfill_id"],
 }
-PUBLISHED: Example = {"name": "lake.flights.delays", "version": "4407191023815243190"}
+PUBLISHED: Example = {"name": "lake.flights.delays", "version": "4407191023815243190", "replaced_change": False}
 SHOW = f"retrofill backfill show {BACKFILL['backfill_id']}"
 ENDED: Example = {**BACKFILL, **RANGE, "ended_at": "2026-03-02T09:00:00Z", "command": SHOW}
 
@@ -191,7 +191,7 @@ BODIES: dict[str, Example] = {
         "triggered_by": "ada",
     },
     "BackfillPauseRequested": {},
-    "BackfillPublishRequested": {},
+    "BackfillPublishRequested": {"force": True, "review": 1},
     "BackfillDiscardRequested": {},
     "BackfillResumeRequested": {"budget": {**BUDGET, "failed_runs": 6}},
     "BackfillCancelRequested": {},
@@ -231,8 +231,14 @@ BODIES: dict[str, Example] = {
         "cost": COST,
     },
     "BackfillResumed": BACKFILL,
-    "BackfillInReview": {**BACKFILL, "runs": {"staged": 30, "failed": 1}},
-    "BackfillApproved": BACKFILL,
+    "BackfillInReview": {
+        **BACKFILL,
+        "runs": {"staged": 1, "succeeded": 30},
+        "review": 1,
+        "changed": 1,
+        "changed_intervals": ["2013-01-03T05:00:00Z"],
+    },
+    "BackfillApproved": {**BACKFILL, "force": True},
     "BackfillCancelling": {**BACKFILL, "cause": "user"},
     "BackfillCancelled": {**ENDED, "runs": {"succeeded": 12, "cancelled": 19}},
     "BackfillSucceeded": {**ENDED, "runs": {"succeeded": 31}},
@@ -272,18 +278,38 @@ BODIES: dict[str, Example] = {
             "message": "[DELTA_CONCURRENT_APPEND] Transaction conflict detected",
         },
     },
-    "RunStaged": {**RUN_REPORT, "outputs": ["/data/delays/day=2013-01-03"]},
+    "RunStaged": {
+        **RUN_REPORT,
+        "outputs": ["/data/delays/day=2013-01-03"],
+        "bases": ["version=&content=2+files+9f86d081884c7d65"],
+    },
+    "RunBaseChanged": {
+        **RUN_REPORT,
+        "publication": 1,
+        "changed": ["/data/delays/day=2013-01-03"],
+        "bases": ["version=&content=2+files+9f86d081884c7d65"],
+    },
     "RunReported": {**RUN_REPORT, "state": "failed", "error": ERROR, "cost": COST, "published": [PUBLISHED]},
     "AttemptEnded": {**REPORT, "state": "lost", "begun": 4103, "error": LOSS, "stays": False, "cost": COST},
     "RunStarted": {**RUN, "at": "2026-03-02T08:00:05Z", "attempt_id": 981, "code_sha256": CODE},
-    "RunHeldForReview": {**RUN, "at": "2026-03-02T08:12:38Z", "outputs": ["/data/delays/day=2013-01-03"]},
+    "RunHeldForReview": {
+        **RUN,
+        "at": "2026-03-02T08:12:38Z",
+        "outputs": ["/data/delays/day=2013-01-03"],
+        "changed": ["/data/delays/day=2013-01-03"],
+    },
     "RunPublishing": {
         **RUN,
         "at": "2026-03-02T08:12:38Z",
         "outputs": ["/data/delays/day=2013-01-03"],
         "publication": 0,
     },
-    "RunSucceeded": {**RUN, "at": "2026-03-02T08:12:40Z", "cost": COST},
+    "RunSucceeded": {
+        **RUN,
+        "at": "2026-03-02T08:12:40Z",
+        "cost": COST,
+        "replaced_changes": ["/data/delays/day=2013-01-03"],
+    },
     "RunFailed": {**RUN, "at": "2026-03-02T08:12:40Z", "error": ERROR, "cost": COST},
     "RunSplit": {**RUN, "at": "2026-03-02T08:05:00Z", "size": 15, "error": ERROR},
     "RunAttemptLost": {**RUN, "at": "2026-03-02T08:05:00Z", "state": "queued", "error": ERROR, "counted": False},

@@ -32,7 +32,7 @@ from retrofill.contract.base import REGISTRY, Message
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState, CancelCause
 from retrofill.domain.budget import Budget
-from retrofill.store import backfills, budgets
+from retrofill.store import backfills, budgets, reviews
 from retrofill.store.backfills import Outcome
 from retrofill.store.clock import database_now
 from retrofill.store.failures import count_failed
@@ -83,26 +83,38 @@ def _enter(tx: Transaction, id: str, row: RowMapping | None, command: Command) -
     state = None if row is None else row["state"]
     budget = _budget(command, row)
     review = Review.NONE if row is None else Review.of(review=row["review"], approved_at=row["approved_at"])
-    decision = answer_command(command, state, budgets.exceeded(tx.conn, id, budget), review)
+    approvals = 0 if row is None else reviews.approvals_of(row) or 0
+    decision = answer_command(command, state, budgets.exceeded(tx.conn, id, budget), review, approvals)
     match decision:
         case Refuse(message):
             return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
         case Approved():
             assert row is not None
-            return BackfillApproved(backfill_id=id, pipeline=row["pipeline"])
+            return BackfillApproved(backfill_id=id, pipeline=row["pipeline"], force=row["forced"])
         case Unchanged(where):
             assert row is not None
             return _EVENTS[where](backfill_id=id, pipeline=row["pipeline"])
         case Enter(to):
             assert row is not None and state is not None
-            approves = isinstance(command, BackfillPublishRequested)
-            values = {"approved_at": FromNow()} if approves else _values(tx, id, to, budget)
+            if isinstance(command, BackfillPublishRequested):
+                return _approve(tx, row, approvals, force=command.force)
+            values = _values(tx, id, to, budget)
             if not backfills.move(tx.conn, id, to, state, values):
                 raise Conflict(f"backfill {id} is no longer {state}")
             emit_state(tx, dict(row), to, database_now(tx.conn))
             tx.schedule_check(id)
-            event = BackfillApproved if approves else _EVENTS[to]
-            return event(backfill_id=id, pipeline=row["pipeline"])
+            return _EVENTS[to](backfill_id=id, pipeline=row["pipeline"])
+
+
+def _approve(tx: Transaction, row: RowMapping, approvals: int, *, force: bool) -> BackfillApproved:
+    """End a review: what waits for it is published."""
+    id = row["id"]
+    values = {"approved_at": FromNow(), "approvals": approvals + 1, "forced": force}
+    if not backfills.move(tx.conn, id, S.RUNNING, S.IN_REVIEW, values):
+        raise Conflict(f"backfill {id} is no longer in review")
+    emit_state(tx, dict(row), S.RUNNING, database_now(tx.conn))
+    tx.schedule_check(id)
+    return BackfillApproved(backfill_id=id, pipeline=row["pipeline"], force=force)
 
 
 def _budget(command: Command, row: RowMapping | None) -> Budget | None:

@@ -91,9 +91,13 @@ _COMMANDS: dict[type[Command], tuple[BackfillState, tuple[BackfillState, ...], t
 
 
 def answer_command(
-    command: Command, state: str | None, used_up: str | None = None, review: Review = Review.NONE
+    command: Command,
+    state: str | None,
+    used_up: str | None = None,
+    review: Review = Review.NONE,
+    approvals: int = 0,
 ) -> Answer:
-    """Decide on a command for a backfill in ``state`` (``None``: no such backfill).
+    """Decide on a command for a backfill in ``state`` (``None``: no such backfill), approved so often.
 
     ``used_up``: which limit of the budget is reached, of the one that a resume brings along.
     """
@@ -106,6 +110,10 @@ def answer_command(
             return Refuse("the backfill is running: pause it before it gets another budget")
         if state == S.PAUSED and used_up is not None:
             return Refuse(f"its budget is used up: {used_up}; resume it with a larger one (budget, --budget)")
+    if isinstance(command, BackfillPublishRequested) and command.review not in (None, approvals):
+        return Refuse(
+            "another review has begun since: what it would replace was changed; compare again (diff), and then publish"
+        )
     target, sources, done = _COMMANDS[type(command)]
     if state in sources:
         return Enter(target)
@@ -144,8 +152,9 @@ class Snapshot:
     any_run_cancelled: bool
     failed_since_resume: bool
     used_up: str | None = None  # which limit of its budget
-    review: Review = Review.NONE
-    any_open: bool = True  # a run whose output was not accepted
+    any_held: bool = False  # a run whose output waits for a review
+    any_publishing: bool = False  # one whose output was accepted, and approved if that is needed
+    any_open: bool = True  # one whose output was not accepted
 
 
 @dataclass(frozen=True)
@@ -192,7 +201,7 @@ def judge(snapshot: Snapshot) -> End | BeginReview | PauseForFailure | CancelFor
         return CancelForFailure()
     if not snapshot.any_open:
         # A pause would hold up nothing.
-        waits = snapshot.review == Review.WAITS and snapshot.state != S.CANCELLING
+        waits = snapshot.any_held and not snapshot.any_publishing and snapshot.state != S.CANCELLING
         return BeginReview(complete=not not_done) if waits else None
     if on_failure == OnRunFailure.PAUSE and snapshot.state == S.RUNNING:
         return PauseForFailure()

@@ -15,7 +15,6 @@ from backfill_planner.decide import (
     End,
     PauseForBudget,
     PauseForFailure,
-    Review,
     Snapshot,
     judge,
     why_failed,
@@ -26,6 +25,7 @@ from retrofill.bus.faults import Conflict
 from retrofill.bus.handler import RECHECK_SECONDS
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.backfills import (
+    MAX_LISTED,
     BackfillCancelled,
     BackfillCancelling,
     BackfillEnded,
@@ -37,7 +37,7 @@ from retrofill.contract.backfills import (
 from retrofill.contract.topics import Topic
 from retrofill.deadlines.arming import resolve
 from retrofill.domain.backfill import BackfillState, CancelCause, OnRunFailure, show_command
-from retrofill.store import backfills, budgets, deadlines
+from retrofill.store import backfills, budgets, deadlines, reviews
 from retrofill.store.clock import database_now
 
 S = BackfillState
@@ -65,7 +65,8 @@ def check(tx: Transaction, id: str, partitions: int) -> None:
         any_run_cancelled=progress.any_run_cancelled,
         failed_since_resume=progress.failed_since_resume,
         used_up=budgets.exceeded(tx.conn, id, budgets.of_row(row)),
-        review=Review.of(review=row["review"], approved_at=row["approved_at"]),
+        any_held=progress.any_held,
+        any_publishing=progress.any_publishing,
         any_open=progress.any_open,
     )
     match judge(snapshot):
@@ -98,9 +99,19 @@ def _pause(tx: Transaction, row: RowMapping, cause: Literal["run_failure", "budg
 def _begin_review(tx: Transaction, row: RowMapping, *, complete: bool) -> None:
     """Wait for a request to publish or discard. Deadlines count the staging of a ``complete`` one as its success."""
     id, now, runs = row["id"], database_now(tx.conn), backfills.run_counts(tx.conn, row["id"])
-    _move(tx, row, S.IN_REVIEW, {"staged_at": now if complete else None}, runs)
+    # What is reviewed again was complete before.
+    _move(tx, row, S.IN_REVIEW, {"staged_at": row["staged_at"] or now if complete else None}, runs)
     crash_point("review:written")
-    tx.emit(Topic.BACKFILL_EVENTS, id, BackfillInReview(backfill_id=id, pipeline=row["pipeline"], runs=runs))
+    changed = reviews.changed(tx.conn, id)
+    event = BackfillInReview(
+        backfill_id=id,
+        pipeline=row["pipeline"],
+        runs=runs,
+        review=reviews.approvals_of(row) or 0,
+        changed=len(changed),
+        changed_intervals=tuple(changed[:MAX_LISTED]),
+    )
+    tx.emit(Topic.BACKFILL_EVENTS, id, event)
     if complete:
         resolve(tx, deadlines.open_of_backfill(tx.conn, id))
 

@@ -27,7 +27,7 @@ from retrofill.domain.backfill import BackfillState
 from retrofill.domain.deadline import alerts_counting_from, arm
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import RunState
-from retrofill.store import backfills, retries
+from retrofill.store import backfills, retries, reviews
 from retrofill.store.arrays import CHUNK
 from retrofill.store.clock import database_now
 from retrofill.store.failures import count_failed
@@ -144,7 +144,8 @@ def _replace(
         chunk = retries.failed(tx.conn, row["id"], decision.ids, after=last, most=CHUNK)
         if not chunk:
             return count, new
-        made = retries.replace(tx.conn, chunk, now)
+        # What a retry stages was not part of the reviews until now.
+        made = retries.replace(tx.conn, chunk, now, reviews.approvals_of(row) or 0)
         for alert in alerts:
             armer.arm(alert, [Subject(each.id, arm(alert, _counts_from(alert, each, now), now)) for each in made])
         open_ones = retries.armed_deadlines(tx.conn, [each.replaces for each in made], left) if left else []

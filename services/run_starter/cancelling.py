@@ -12,7 +12,7 @@ from retrofill.bus.transaction import Transaction
 from retrofill.contract.runs import RunCancelled
 from retrofill.contract.topics import Topic
 from retrofill.domain.run import RunState
-from retrofill.store import attempts, backfills, run_cancels
+from retrofill.store import attempts, reviews, run_cancels
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
 from run_starter.announcing import emit_state, facts
@@ -28,8 +28,11 @@ def cancel(tx: Transaction, row: RowMapping) -> None:
     Runs whose output waits for a review are cancelled likewise.
     """
     tx.notify(attempts.ATTEMPT_CHANNEL, attempts.mark_cancel_requested(tx.conn, row["id"]))
-    for state in (RunState.QUEUED, RunState.STAGED) if backfills.is_held(row) else (RunState.QUEUED,):
-        _end(tx, {row["id"]: row}, store.waiting(tx.conn, row["id"], state, CANCEL_CHUNK), state)
+    _end(tx, {row["id"]: row}, store.queued(tx.conn, row["id"], CANCEL_CHUNK))
+    approvals = reviews.approvals_of(row)
+    if approvals is not None:
+        held = store.held(tx.conn, row["id"], approvals, CANCEL_CHUNK)
+        _end(tx, {row["id"]: row}, held, RunState.STAGED)
 
 
 def cancel_runs(tx: Transaction, rows: Mapping[str, RowMapping]) -> None:

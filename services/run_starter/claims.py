@@ -16,7 +16,7 @@ from retrofill.bus.handler import RECHECK_SECONDS
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.backfill import BackfillState
-from retrofill.store import backfills, hosts
+from retrofill.store import backfills, hosts, reviews
 from retrofill.store import claims as store
 from retrofill.store.seat_waits import Rank
 from run_starter.batches import batch_limit, batches, how_many, mode_of
@@ -79,7 +79,7 @@ class Claims:
         rows = self._locked(tx, ids)
         self._recheck_locked(tx, [id for id in ids if id not in rows])
         most = self._drivers() + SPARE
-        approved = {id: min(row["max_active_runs"], most) for id, row in rows.items() if not backfills.is_held(row)}
+        approved = {id: (min(row["max_active_runs"], most), reviews.publishes_below(row)) for id, row in rows.items()}
         staged = store.staged(tx.conn, approved) if approved else {}
         memory.publish_later({id: rows[id]["pipeline_no"] for id in staged}, checked=ids)
         running = dict.fromkeys([*numbers, *(rows[id]["pipeline_no"] for id in staged)])

@@ -11,6 +11,7 @@ from retrofill.contract.runs import (
     AttemptHeartbeat,
     ErrorInfo,
     Report,
+    RunBaseChanged,
     RunBegan,
     RunPublicationPutOff,
     RunReport,
@@ -31,6 +32,7 @@ from run_starter.steps import (
     Begin,
     End,
     Hold,
+    HoldAgain,
     Outcome,
     Requeue,
     Split,
@@ -73,9 +75,15 @@ class RunRow:
     suspect: bool = False  # a driver was lost with it, so the next loss counts
     losses: Losses = ()  # the last few
     cancelled: bool = False  # by itself; known only if its attempt is to be released
-    held: bool = False  # what it stages waits for a review
+    review: int = 0  # for which one it stages
+    approvals: int | None = None  # of its backfill; None: that is not reviewed
     timed_out: ErrorInfo | None = None  # its attempt is to be released because of it
     publication: int = 0  # how many publishers it had besides the attempt that staged its output
+
+    @property
+    def held(self) -> bool:
+        """Whether what it stages waits for a review."""
+        return self.approvals is not None and self.review >= self.approvals
 
 
 # The pause before the next publisher, doubled by each. After a stop or the first loss there is none.
@@ -172,9 +180,9 @@ class Fold:
         match report:
             case TaskReported():
                 return self._apply_to_task(report, self._number(row))
-            case RunStaged(outputs=outputs) if self._states[row.id] == S.RUNNING:
+            case RunStaged(outputs=outputs, bases=bases) if self._states[row.id] == S.RUNNING:
                 if row.held:
-                    self._step(row, Hold(outputs), S.STAGED)
+                    self._step(row, Hold(outputs, bases), S.STAGED)
                 else:
                     self._step(row, Accept(outputs), S.PUBLISHING)
                 self.outcome.alive[attempt.id] = None
@@ -183,10 +191,18 @@ class Fold:
                     return f"the run is {self._states[row.id]}"
                 put_off = AwaitPublisher(row.losses, counted=False, error=error or UNKNOWN, seconds=_pause(row))
                 self._step(row, put_off, S.STAGED)
+            case RunBaseChanged():
+                return self._hold_again(report, row)
             case RunReported(state="succeeded", cost=cost, published=published):
                 self._step(row, End(S.SUCCEEDED, cost=cost, published=published), S.SUCCEEDED)
             case RunReported(error=error, cost=cost):
                 self._step(row, End(S.FAILED, error, cost=cost), S.FAILED)
+        return None
+
+    def _hold_again(self, report: RunBaseChanged, row: RunRow) -> str | None:
+        if self._states[row.id] != S.PUBLISHING or row.approvals is None:
+            return "the run publishes nothing that was reviewed"
+        self._step(row, HoldAgain(row.approvals, report.bases, report.changed), S.STAGED)
         return None
 
     def _begin(self, row: RunRow, attempt: AttemptRow, spark: SparkApplication | None = None) -> None:

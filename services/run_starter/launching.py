@@ -61,7 +61,9 @@ class Launching:
             backfill_id=backfill["id"],
             attempt_id=attempt_id,
             mode=mode,
-            runs=tuple(_published(row) if publishes else _executed(row, tries or {}) for row in runs),
+            runs=tuple(
+                _published(row, forced=backfill["forced"]) if publishes else _executed(row, tries or {}) for row in runs
+            ),
             pipeline=pipeline,
             conf=backfill["conf"],
             lease_seconds=lease_seconds or self.lease_seconds,
@@ -70,8 +72,9 @@ class Launching:
             keep_replaced_days=self.keep_replaced_days,
             earlier=tuple(earlier),
             unpublished=tuple(unpublished),
-            siblings=tuple(_published(row) for row in accepted if row["id"] not in own),
+            siblings=tuple(_published(row, forced=backfill["forced"]) for row in accepted if row["id"] not in own),
             publishers=tuple(publishers),
+            review=backfill["review"],
         )
 
     def first(self, attempt_id: int) -> bool:
@@ -178,7 +181,8 @@ def _executed(row: Row, tries: Mapping[int, Mapping[str, int]]) -> RunToDo:
     )
 
 
-def _published(row: Row) -> RunToDo:
+def _published(row: Row, *, forced: bool) -> RunToDo:
+    outputs = row["outputs"]
     return RunToDo(
         row["id"],
         row["attempt"],
@@ -186,6 +190,9 @@ def _published(row: Row) -> RunToDo:
         row["interval_end"],
         publication=row["publication"] + 1,
         accepted_attempt=row["accepted_attempt"],
-        outputs=tuple(row["outputs"]["folders"]),
+        outputs=tuple(outputs["folders"]),
+        bases=() if forced else tuple(outputs.get("bases", ())),
+        over_changes=forced or bool(outputs.get("changed")),
+        review=row["review"],
         over=row["state"] in MACHINE.terminal,
     )

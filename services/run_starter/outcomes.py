@@ -38,7 +38,19 @@ from retrofill.store.transition import IfNull, Plus
 from run_starter.announcing import Row, emit_state, facts, publishing
 from run_starter.losses import stored
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, pipeline_key, slot_freed, suspect_ended
-from run_starter.steps import Accept, AwaitPublisher, Begin, End, Hold, Kind, Outcome, Requeue, Split, TaskStep
+from run_starter.steps import (
+    Accept,
+    AwaitPublisher,
+    Begin,
+    End,
+    Hold,
+    HoldAgain,
+    Kind,
+    Outcome,
+    Requeue,
+    Split,
+    TaskStep,
+)
 from run_starter.timeouts import times_out_at
 
 NO_COST = Cost()
@@ -140,24 +152,48 @@ class Apply:
         for row, step in rows:
             self._publishing({**row, "outputs": {"folders": list(step.outputs)}}, row["publication"])
         self._hold()
-        self._changed(row["attempt_id"] for row, _ in [*rows, *self._having(Hold)])
+        self._hold_again()
+        self._changed(row["attempt_id"] for row, _ in [*rows, *self._having(Hold), *self._having(HoldAgain)])
 
     def _hold(self) -> None:
         """Leave accepted output to the review of its backfill."""
         held = self._having(Hold)
         given = [
-            {**_key(row), "outputs": {"folders": list(step.outputs)}, "accepted_attempt": row["attempt_id"]}
+            {
+                **_key(row),
+                "outputs": {"folders": list(step.outputs), "bases": list(step.bases)},
+                "accepted_attempt": row["attempt_id"],
+            }
             for row, step in held
         ]
         values = {"staged_at": self.now, **NO_LIMIT}
         _landed(store.move(self.tx.conn, S.STAGED, given, values, from_states=[S.RUNNING]), held)
         for row, step in held:
-            fields = self._facts(row)
-            self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunHeldForReview(**fields, outputs=step.outputs))
-            emit_state(self.tx, fields, S.STAGED)
-            # It may have been approved or cancelled meanwhile.
-            self.tx.schedule_check(backfill_key(row["backfill_id"]))
+            self._held(row, step.outputs)
         resolve_deadlines(self.tx, [row["id"] for row, _ in held])
+
+    def _hold_again(self) -> None:
+        """Leave approved output that was not published to the next review. It is as staged as it was before."""
+        held = self._having(HoldAgain)
+        given = [
+            {
+                **_key(row),
+                "outputs": {**row["outputs"], "bases": list(step.bases), "changed": list(step.changed)},
+                "review": step.review,
+            }
+            for row, step in held
+        ]
+        _landed(store.move(self.tx.conn, S.STAGED, given, NO_LIMIT, from_states=[S.PUBLISHING]), held)
+        for row, step in held:
+            self._held(row, tuple(row["outputs"]["folders"]), step.changed)
+
+    def _held(self, row: RowMapping, outputs: tuple[str, ...], changed: tuple[str, ...] = ()) -> None:
+        fields = self._facts(row)
+        event = RunHeldForReview(**fields, outputs=outputs, changed=changed)
+        self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
+        emit_state(self.tx, fields, S.STAGED)
+        # It may have been approved or cancelled meanwhile.
+        self.tx.schedule_check(backfill_key(row["backfill_id"]))
 
     def ends(self) -> None:
         """End, requeue or set aside runs, cancel their open tasks, and end attempts."""
@@ -192,6 +228,8 @@ class Apply:
             fields = self._facts(row)
             more: dict[str, Any] = {"error": step.error} if step.state == S.FAILED else {}
             more |= {"cost": step.cost} if step.cost is not None else {}
+            if changed := tuple(each.name for each in step.published if each.replaced_change):
+                more["replaced_changes"] = changed
             self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _ENDED[step.state](**fields, **more))
             emit_state(self.tx, fields, step.state)
             self.tx.schedule_check(backfill_key(row["backfill_id"]))

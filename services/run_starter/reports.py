@@ -19,7 +19,7 @@ from retrofill.domain.attempt import LIVE, AttemptMode
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
-from retrofill.store import attempts, backfills, run_cancels, task_runs
+from retrofill.store import attempts, reviews, run_cancels, task_runs
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
 from run_starter.alerts import Starts
@@ -96,9 +96,10 @@ def settle(
     names = {id: tuple(task.name for task in definition.tasks) for id, definition in to_begin.items()}
     attempts_by_id = {id: _attempt_row(row) for id, row in rows.attempts.items()}
     cancelled = _cancelled(tx, rows)
-    held = _held(tx, rows, definitions)
+    approvals = _approvals(tx, rows, definitions)
     runs_by_id = {
-        id: _run_row(row, cancelled=id in cancelled, held=row["backfill_id"] in held) for id, row in rows.runs.items()
+        id: _run_row(row, cancelled=id in cancelled, approvals=approvals.get(row["backfill_id"]))
+        for id, row in rows.runs.items()
     }
     outcome = decide(Fold(attempts_by_id, runs_by_id, tasks, names, max_lost_attempts))
     pipelines = definitions.names(tx.conn, {row["backfill_id"] for row in rows.runs.values()})
@@ -163,10 +164,13 @@ def _cancelled(tx: Transaction, rows: Rows) -> set[int]:
     )
 
 
-def _held(tx: Transaction, rows: Rows, definitions: Definitions) -> set[str]:
-    """The backfills whose output waits for a review."""
+def _approvals(tx: Transaction, rows: Rows, definitions: Definitions) -> dict[str, int]:
+    """How often those backfills were approved that are reviewed.
+
+    None is approved while a run of it publishes, so this stays true of such a run.
+    """
     reviewed = definitions.reviewed(tx.conn, {row["backfill_id"] for row in rows.runs.values()})
-    return backfills.held(tx.conn, reviewed) if reviewed else set()
+    return reviews.approvals(tx.conn, reviewed) if reviewed else {}
 
 
 def _to_begin(
@@ -217,7 +221,7 @@ def _attempt_row(row: RowMapping) -> AttemptRow:
     )
 
 
-def _run_row(row: RowMapping, *, cancelled: bool, held: bool) -> RunRow:
+def _run_row(row: RowMapping, *, cancelled: bool, approvals: int | None) -> RunRow:
     """The fields of a run that decisions need."""
     return RunRow(
         id=row["id"],
@@ -230,8 +234,9 @@ def _run_row(row: RowMapping, *, cancelled: bool, held: bool) -> RunRow:
         suspect=row["lost_at"] is not None,
         losses=losses_of(row["losses"]),
         cancelled=cancelled,
-        held=held,
         publication=row["publication"],
+        review=row["review"],
+        approvals=approvals,
         timed_out=None if row["error"] is None else ErrorInfo.model_validate(row["error"]),
     )
 

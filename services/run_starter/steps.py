@@ -31,9 +31,19 @@ class Accept:
 
 @dataclass(frozen=True)
 class Hold:
-    """Its output may be published once its backfill was reviewed."""
+    """Its output may be published once its backfill was reviewed. ``bases``: the state that each place had."""
 
     outputs: tuple[str, ...]
+    bases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HoldAgain:
+    """It was approved, but others have changed what it would replace: it waits for the backfill's next ``review``."""
+
+    review: int
+    bases: tuple[str, ...]
+    changed: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -50,8 +60,13 @@ class End:
     @property
     def stored(self) -> dict[str, Any] | None:
         """``published``, as the run's row has it."""
-        outputs = [each.model_dump(exclude_none=True) for each in self.published]
+        outputs = [_known(each) for each in self.published]
         return {"outputs": outputs} if outputs else None
+
+
+def _known(output: PublishedOutput) -> dict[str, Any]:
+    """What is known of it, without what is as usual."""
+    return output.model_dump(exclude_none=True, exclude=None if output.replaced_change else {"replaced_change"})
 
 
 @dataclass(frozen=True)
@@ -94,8 +109,8 @@ class AwaitPublisher:
     seconds: float = 0.0
 
 
-Step = Begin | Accept | Hold | End | Requeue | Split | AwaitPublisher
-Kind = TypeVar("Kind", Begin, Accept, Hold, End, Requeue, Split, AwaitPublisher)
+Step = Begin | Accept | Hold | HoldAgain | End | Requeue | Split | AwaitPublisher
+Kind = TypeVar("Kind", Begin, Accept, Hold, HoldAgain, End, Requeue, Split, AwaitPublisher)
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,90 @@ def test_a_failed_run_is_retried_in_review_and_reviewed_with_the_others(
     assert set(days(tmp_path)) == {"day=2020-01-01", "day=2020-01-02", "day=2020-01-03"}
 
 
+CORRECTION = "corrected by hand"
+
+
+def correct(out: Path, day: str) -> None:
+    """Somebody changes a published day."""
+    (part,) = out.glob(f"day={day}/part-*")
+    part.write_text(CORRECTION)
+
+
+def in_review_again(stack: Installation, out: Path) -> str:
+    """A backfill that was approved while its second day was corrected, which is kept, while the others are published."""
+    id = review(stack)
+    stack.wait_state(id, "in_review")
+    correct(out, "2020-01-02")
+    assert command(stack, id, BackfillPublishRequested(review=0)).body["type"] == "BackfillApproved"
+    until(lambda: stack.runs_by_state(id) == {"succeeded": 3, "staged": 1}, "the others are published")
+    stack.wait_state(id, "in_review")
+    assert days(out) == {**written_by(stack, id), "day=2020-01-02": CORRECTION}
+    return id
+
+
+# How the second review ends, and whether its day is replaced though it is corrected once more.
+SECOND = {
+    "published": (BackfillPublishRequested(review=1), False),
+    "forced": (BackfillPublishRequested(force=True), True),
+    "discarded": (BackfillDiscardRequested(), False),
+    "cancelled": (BackfillCancelRequested(), False),
+}
+
+
+@pytest.mark.parametrize("end", SECOND)
+def test_what_somebody_corrected_during_a_review_is_reviewed_again(
+    stack: Installation, tmp_path: Path, end: str
+) -> None:
+    id = in_review_again(stack, tmp_path)
+    (shown,) = stack.query("SELECT outputs->'changed' AS changed, review FROM run WHERE state = 'staged'")
+    assert (shown["changed"], shown["review"]) == ([f"{tmp_path}/day=2020-01-02"], 1)
+    stack.wait_published()
+    first, again = [e.body for e in stack.events(Topic.BACKFILL_EVENTS) if e.body["type"] == "BackfillInReview"]
+    assert (first["review"], first["changed"], again["review"], again["changed"]) == (0, 0, 1, 1)
+    assert again["changed_intervals"] == ["2020-01-02T00:00:00Z"]
+    # Who saw the first review only has not seen this one.
+    refused = command(stack, id, BackfillPublishRequested(review=0)).body
+    assert (refused["type"], "another review has begun since" in refused["message"]) == (
+        "BackfillCommandRejected",
+        True,
+    )
+    wish, over = SECOND[end]
+    if over:
+        correct(tmp_path, "2020-01-02")
+    command(stack, id, wish)
+    ends = "cancelled" if end in ("discarded", "cancelled") else "succeeded"
+    stack.wait_state(id, ends)
+    kept = {"day=2020-01-02": CORRECTION} if ends == "cancelled" else {}
+    assert days(tmp_path) == {**written_by(stack, id), **kept}
+    assert stack.runs_by_state(id) == ({"succeeded": 3, "cancelled": 1} if kept else {"succeeded": 4})
+
+
+def test_what_ran_after_an_approval_is_reviewed_too(installation: Installation, tmp_path: Path) -> None:
+    installation.start("backfill-planner")
+    installation.apply(daily(max_active_runs=4))
+    fails = installation.start(
+        "instant-starter", INSTANT_OUT=str(tmp_path), INSTANT_FAIL="2020-01-02", RETROFILL_LEASE_SECONDS="3"
+    )
+    id = review(installation, last="2020-01-03")
+    installation.wait_state(id, "in_review")
+    # One day is corrected, so that the backfill stays active once it is approved.
+    write = tmp_path / "day=2020-01-01" / "part-0"
+    write.parent.mkdir(exist_ok=True)
+    write.write_text(CORRECTION)
+    command(installation, id, BackfillPublishRequested())
+    until(lambda: installation.runs_by_state(id) == {"succeeded": 1, "staged": 1, "failed": 1}, "one is published")
+    installation.wait_state(id, "in_review")
+    fails.stop()
+    starter(installation, tmp_path)
+    assert command(installation, id, RunRetryRequested(all_failed=True)).body["type"] == "RunsRetried"
+    until(lambda: installation.runs_by_state(id) == {"succeeded": 1, "staged": 2, "failed": 1}, "it is retried")
+    installation.wait_state(id, "in_review")
+    assert set(days(tmp_path)) == {"day=2020-01-01", "day=2020-01-03"}
+    command(installation, id, BackfillPublishRequested())
+    installation.wait_state(id, "succeeded")
+    assert CORRECTION not in days(tmp_path).values()
+
+
 def test_deadlines_count_the_moment_of_staging(stack: Installation, tmp_path: Path) -> None:
     stack.start("deadline-watcher")
     slow = [
@@ -170,5 +254,31 @@ def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monk
         assert "did not ask for a review" in cli("backfill", verb, "before").err
     stack.wait_state("c", "in_review")
     assert "in_review" in cli("backfill", "show", "c").out
-    assert cli("backfill", "publish", "c", "--watch").status == 0
+    correct(tmp_path, "2020-01-02")
+    # Watching goes on in the second review.
+    assert cli("backfill", "publish", "c", "--json").document["type"] == "BackfillApproved"
+    until(lambda: stack.runs_by_state("c") == {"succeeded": 1, "staged": 1}, "the other day is published")
+    stack.wait_state("c", "in_review")
+    shown = cli("backfill", "show", "c").out
+    assert "somebody has changed what 1 of its runs would replace" in " ".join(shown.split())
+    assert cli("backfill", "show", "c", "--json").document["changed_intervals"] == ["2020-01-02T00:00:00+00:00"]
+    assert days(tmp_path)["day=2020-01-02"] == CORRECTION
+    assert cli("backfill", "publish", "c", "--force", "--watch").status == 0
     assert days(tmp_path) == written_by(stack, "c")
+
+
+def test_a_retry_of_a_discarded_review_is_reviewed_again(
+    stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in stack.environment().items():
+        monkeypatch.setenv(name, value)
+    id = review(stack, finish_by="2999-01-01T00:00:00Z", budget={"failed_runs": 3})
+    stack.wait_state(id, "in_review")
+    command(stack, id, BackfillDiscardRequested())
+    stack.wait_state(id, "cancelled")
+    again = cli("backfill", "retry", id, "--json").document["backfill_id"]
+    stack.wait_state(again, "in_review")
+    assert days(tmp_path) == written_by(stack, "before")
+    assert cli("backfill", "show", again, "--json").document["budget"] == {"failed_runs": 3}
+    assert cli("backfill", "publish", again, "--watch").status == 0
+    assert days(tmp_path) == written_by(stack, again)

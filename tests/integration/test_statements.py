@@ -21,7 +21,6 @@ from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged
 from retrofill.contract.topics import PLANNER, RUN_STARTER
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.names import MAX_BATCH
-from retrofill.domain.run import RunState
 from retrofill.store import backfills, durations, failures, launches, purge, runs
 from retrofill.store.claims import pipelines_with_suspects
 from retrofill.store.engine import make_engine
@@ -197,7 +196,7 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
         old.heard([AttemptEnded(**each.about, state="lost", begun=each.runs[0].id) for each in (staged, lost)]),
         old.sent(
             RUN_STARTER,
-            lambda tx: [pipelines_with_suspects(tx.conn, 0), runs.waiting(tx.conn, ids[0], RunState.QUEUED, 9)],
+            lambda tx: [pipelines_with_suspects(tx.conn, 0), runs.queued(tx.conn, ids[0], 9)],
         ),
         old.reported(others),
         old.claimed(ids),

@@ -34,7 +34,7 @@ from tests.support.sessions import Step, commit
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.names import MAX_BATCH
 from retrofill.domain.run import RunState
-from retrofill.store import attempts, backfills, claims, launches, runs
+from retrofill.store import attempts, backfills, claims, launches, reviews, runs
 from retrofill.store import tables as t
 from retrofill.store.transition import Plus
 
@@ -122,34 +122,57 @@ def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Bot
             changed += conn.execute(update(t.run).where(t.run.c.position.in_(positions)).values(values)).rowcount
         return changed
 
-    def found(conn: Any, wanted: dict[str, int]) -> dict[str, list[list[int]]]:
+    def wait(conn: Any) -> int:
+        values = {"review": 1, "attempt_id": None}
+        return int(conn.execute(update(t.run).where(t.run.c.position == 2).values(values)).rowcount)
+
+    def approve(conn: Any) -> int:
+        values = {"review": True, "approved_at": NOW, "approvals": 1}
+        return int(conn.execute(update(t.backfill).where(t.backfill.c.id == "b1").values(values)).rowcount)
+
+    def found(conn: Any, wanted: dict[str, tuple[int, int]]) -> dict[str, list[list[int]]]:
         """The positions of those that one publisher takes."""
         found = claims.staged(conn, wanted).items()
         return {id: [[row["position"] for row in rows] for rows in together] for id, together in found}
 
+    def held(conn: Any) -> tuple[list[int], list[bool], dict[str, int], list[str]]:
+        """What waits for the second review, and what the planner would see of that."""
+        progress = backfills.progress(conn, "b1")
+        waits = [row["position"] for row in runs.held(conn, "b1", 1, 9)]
+        seen = [progress.any_held, progress.any_publishing]
+        return waits, seen, reviews.approvals(conn, ["b1", "b2"]), runs.backfills_to_publish(conn, 0)
+
     said = both.play(
         put(),
         ("a", lambda conn: [make_backfill(conn, id, 4, START + n * 9 * DAY) for n, id in enumerate(["b1", "b2"])]),
-        ("a", lambda conn: found(conn, {"b1": 9})),
+        ("a", lambda conn: found(conn, {"b1": (9, 1)})),
         ("a", accept),
-        ("a", lambda conn: found(conn, {"b2": 1, "b1": 9})),
+        ("a", lambda conn: found(conn, {"b2": (1, 1), "b1": (9, 1)})),
+        # The third day of each was approved, and changed by somebody since.
+        ("a", lambda conn: (wait(conn), approve(conn))),
+        ("a", lambda conn: (found(conn, {"b2": (9, 1), "b1": (9, 0)}), found(conn, {"b2": (9, 9), "b1": (9, 2)}))),
+        ("a", held),
+        ("a", lambda conn: reviews.changed(conn, "b1")),
         ("a", commit),
     )
     assert said[2:5] == [{}, 6, {"b2": [[1, 2]], "b1": [[1, 2], [3]]}]
+    assert said[6] == [{"b2": [[1], [3]]}, {"b2": [[1, 2], [3]], "b1": [[1, 2], [3]]}]
+    assert said[7] == [[2], [True, True], {"b1": 1}, ["b1", "b2"]]
 
 
 def test_what_pauses_hides_nothing_that_may_be_published(both: Both) -> None:
-    """The first runs pause, by a moment to come; one did before. The code is that of the attempt that staged it."""
+    """The first runs pause, by a moment to come; one did before. All of one attempt are published together."""
 
     def accept(conn: Any) -> None:
         id = claim(conn, 1, count=5)
+        over(conn, id, "lost")
         values = {"state": "staged", "outputs": {"folders": []}, "accepted_attempt": id}
         conn.execute(update(t.run).values(values))
         conn.execute(update(t.run).where(t.run.c.position < 2).values(publish_after=func.clock_timestamp() + DAY))
         conn.execute(update(t.run).where(t.run.c.position == 3).values(publish_after=func.clock_timestamp() - DAY))
 
     def found(conn: Any) -> list[Any]:
-        rows = claims.staged(conn, {"b1": 2})["b1"]
+        (rows,) = claims.staged(conn, {"b1": (2, 1)})["b1"]
         codes = conn.execute(select(t.attempt.c.code)).scalars().all()
         return [[row["position"] for row in rows], [row["accepted_code"] in codes for row in rows]]
 
@@ -163,10 +186,10 @@ def test_what_pauses_hides_nothing_that_may_be_published(both: Both) -> None:
         ("a", found),
         ("a", lambda conn: runs.backfills_to_publish(conn, 0)),
         ("a", pause_all),
-        ("a", lambda conn: (claims.staged(conn, {"b1": 9}), runs.backfills_to_publish(conn, 0))),
+        ("a", lambda conn: (claims.staged(conn, {"b1": (9, 1)}), runs.backfills_to_publish(conn, 0))),
         ("a", commit),
     )
-    assert said[3:5] == [[[2, 3], [True, True]], ["b1"]]
+    assert said[3:5] == [[[0, 1, 2, 3, 4], [True] * 5], ["b1"]]
     assert list(said[6]) == [{}, []]
 
 
@@ -318,7 +341,7 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
             ),
         ),
         ("a", lambda conn: (accept(conn, 1, 1), attempts.accepted(conn, 1, [1]), attempts.accepted(conn, 1, [2]))),
-        ("a", lambda conn: (claims.staged(conn, {"b1": 9}), runs.backfills_to_publish(conn, 0))),
+        ("a", lambda conn: (claims.staged(conn, {"b1": (9, 1)}), runs.backfills_to_publish(conn, 0))),
         ("a", lambda conn: (leave(conn, 1, 1, to=RunState.STAGED), leave(conn, 1, 2), over(conn, 1, "lost"))),
         (
             "a",
@@ -328,7 +351,7 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
                 runs.count_unfinished(conn),
             ),
         ),
-        ("a", lambda conn: (claims.staged(conn, {"b1": 9, "b2": 9}), attempts.leases(conn, 0))),
+        ("a", lambda conn: (claims.staged(conn, {"b1": (9, 1), "b2": (9, 1)}), attempts.leases(conn, 0))),
         ("a", lambda conn: (runs.backfills_to_publish(conn, 0), runs.backfills_to_publish(conn, 1))),
         ("a", lambda conn: (backfills.progress(conn, "b1"), backfills.to_be_decided(conn, ["b1"]))),
         ("a", commit),
@@ -336,13 +359,13 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
         ("b", lambda conn: give(conn, 9, 1, to="publishing", before="staged")),
         ("a", lambda conn: runs.move(conn, "succeeded", [{"id": 1, "attempt_id": 1}], {"finished_at": NOW})),
         ("a", commit),
-        ("b", lambda conn: (claims.staged(conn, {"b1": 9}), renew(conn, 2, 120), lease_left(conn, 2, 1))),
+        ("b", lambda conn: (claims.staged(conn, {"b1": (9, 1)}), renew(conn, 2, 120), lease_left(conn, 2, 1))),
         # Its publisher is the attempt that has it, not the one that staged it.
         ("b", lambda conn: (attempts.accepted(conn, 1, [1]), attempts.accepted(conn, 2, [1]))),
         ("b", lambda conn: attempts.to_be_ended(conn, [1, 2])),
         ("b", lambda conn: runs.move(conn, "staged", [{"id": 1, "attempt_id": 2}], adopt)),
         ("b", lambda conn: (attempts.accepted(conn, 2, [1]), attempts.accepted(conn, 2, [1, 2]))),
-        ("b", lambda conn: (claims.staged(conn, {"b1": 9}), launches.accepted_of(conn, [1, 2]))),
+        ("b", lambda conn: (claims.staged(conn, {"b1": (9, 1)}), launches.accepted_of(conn, [1, 2]))),
         ("b", commit),
     )
     said = said[len(BASE) :]

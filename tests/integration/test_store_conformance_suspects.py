@@ -77,7 +77,7 @@ def test_suspects_wait_for_the_one_that_is_live_on_their_server(both: Both) -> N
         ("a", next_suspects),
         ("a", lambda conn: (claims.pipelines_with_suspects(conn, 0), claims.pipelines_with_suspects(conn, 1))),
         ("a", lambda conn: [row["id"] for row in claims.next_queued(conn, {"b1": 9, "b2": 9}).get("b2", [])]),
-        ("a", lambda conn: [row["id"] for row in runs.waiting(conn, "b1", RunState.QUEUED, 2)]),
+        ("a", lambda conn: [row["id"] for row in runs.queued(conn, "b1", 2)]),
         ("a", lambda conn: claim(conn, 3, "default")),
         ("a", waiting),
         ("a", next_suspects),

@@ -66,15 +66,24 @@ class Commands:
                 continue
             if old["state"] == "in_review" or self._random.random() < 0.3:
                 continue
-            ends = self._random.choice(
-                [BackfillPublishRequested(), BackfillPublishRequested(), BackfillDiscardRequested()]
-            )
+            publish = BackfillPublishRequested(force=self._random.random() < 0.3)
+            ends = self._random.choice([publish, publish, BackfillDiscardRequested()])
             after = self._random.random() * REVIEW_SECONDS
+            if self._random.random() < 0.5:
+                # Before the review ends, or while what it approved is published.
+                self._at(self._random.random() * 2 * REVIEW_SECONDS, partial(self._change_a_place, new["id"]))
             self._at(after, partial(self._world.publish, Topic.BACKFILL_REQUESTS, new["id"], ends))
             if self._random.random() < 0.4:
                 after += self._random.random()
                 cancel = BackfillCancelRequested()
                 self._at(after, partial(self._world.publish, Topic.BACKFILL_REQUESTS, new["id"], cancel))
+
+    def _change_a_place(self, id: str) -> None:
+        """Somebody corrects an interval of a backfill that is reviewed."""
+        rows = self._world.database.rows("run")
+        staged = [row for row in rows if row["backfill_id"] == id and row["state"] in ("staged", "publishing")]
+        if staged:
+            self._world.places.change(self._random.choice(staged)["outputs"]["folders"][0])
 
     def retry(self, id: str, command: RunRetryRequested) -> None:
         """Retry runs of a backfill, often after their code was fixed; sometimes twice."""

@@ -11,6 +11,7 @@ from retrofill.contract.runs import (
     AttemptHeartbeat,
     ErrorInfo,
     Report,
+    RunBaseChanged,
     RunBegan,
     RunPublicationPutOff,
     RunReported,
@@ -240,8 +241,9 @@ class Driver:
     def _stage(self, runs: Sequence[RunToDo]) -> bool:
         """Report staged output, which is published in one go while the next piece is under way."""
         for run in runs:
-            outputs = (f"/table/{run.interval_start.isoformat()}",)
-            if not self._say(RunStaged(**self._about(run), outputs=outputs)):
+            path = self.world.places.of(run)
+            bases = (self.world.places.base(path),) if self.launch.review else ()
+            if not self._say(RunStaged(**self._about(run), outputs=(path,), bases=bases)):
                 return False
         if runs:
             self.staged.append(runs)
@@ -282,11 +284,15 @@ class Driver:
             return all(self._say(RunPublicationPutOff(**self._about(run), error=self._put_off)) for run in runs)
         return all(self._say(self._result(run)) for run in runs)
 
-    def _result(self, run: RunToDo) -> RunReported:
-        if not self.world.refuses(self.launch, run):
+    def _result(self, run: RunToDo) -> Report:
+        if self.world.refuses(self.launch, run):
+            error = ErrorInfo(type="TableRefuses", message="its column has another type now")
+            return RunReported(**self._about(run), state="failed", error=error)
+        places = self.world.places
+        if places.publish(self.launch, run):
             return RunReported(**self._about(run), state="succeeded")
-        error = ErrorInfo(type="TableRefuses", message="its column has another type now")
-        return RunReported(**self._about(run), state="failed", error=error)
+        changed = places.of(run)
+        return RunBaseChanged(**self._about(run), changed=(changed,), bases=(places.base(changed),))
 
     def beat(self) -> bool:
         sent = self._clock()

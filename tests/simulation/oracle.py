@@ -38,6 +38,7 @@ class Oracle:
         self.hosts = Hosts(world)
         self.listed = Listed(world)
         self.published = Published(world)
+        self.reviews = Reviews(world)
         self.suspects = Suspects(world)
         self.waiting = Waiting(world)
         self._checks: list[Check] = [
@@ -54,6 +55,7 @@ class Oracle:
             Endings(world),
             Reviews(world),
             Publishing(world),
+            self.reviews,
             Budgets(world),
             Progress(world),
             Deadlines(world),

@@ -20,6 +20,7 @@ from tests.simulation.bus.groups import Group
 from tests.simulation.drivers import Driver
 from tests.simulation.memory.engine import IDLE_SECONDS, Database
 from tests.simulation.oracle import Oracle
+from tests.simulation.places import Places
 from tests.simulation.pools import Pools
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.servers import Servers, body_of, wire
@@ -86,6 +87,7 @@ class World:
         # Messages from services that became unreadable, by ce_id.
         self.lost: dict[str, bytes] = {}
         self.oracle = Oracle(self)
+        self.places = Places(self)
         self.instances: list[Instance] = []
         self.drivers: list[Driver] = []
         self.at_work: list[Driver] = []

@@ -28,6 +28,7 @@ from retrofill.bus.service import Context, run_service
 from retrofill.contract.runs import (
     AttemptEnded,
     Report,
+    RunBaseChanged,
     RunBegan,
     RunReport,
     RunReported,
@@ -42,6 +43,7 @@ from retrofill.driver.facts import ErrorInfo, as_json
 from retrofill.driver.kept import NotKept
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publishing import Publisher, publish_all
+from retrofill.driver.reviewed import remember
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
 from retrofill.driver.tables.publication import Tables
@@ -182,7 +184,7 @@ class InstantDriver:
             except NotKept as e:
                 self._report(run, Result(False, error_info(e)))
                 return False
-            self._publisher.publish([replace(run, outputs=outputs)])
+            self._publisher.publish([replace(run, outputs=outputs)], {run.id: self._bases(run, outputs)})
         else:
             self._report(run, Result(not failed, error))
         return not failed
@@ -215,13 +217,20 @@ class InstantDriver:
         (folder / "part-0").write_text(f"run {run.id}")
         return staging.seal()[run.id]
 
+    def _bases(self, run: LaunchedRun, outputs: tuple[str, ...]) -> tuple[str, ...]:
+        if not self._launch.review:
+            return ()
+        return remember(self._launch, Piece((run,)), {run.id: outputs}, lambda: None)[run.id]
+
     def _report_end(self, _launch: Launch, run: LaunchedRun, _reporter: object, result: Result) -> None:
         self._report(run, result)
 
     def _report(self, run: LaunchedRun, result: Result) -> None:
+        if result.changed:
+            return self._say(RunBaseChanged, run, changed=result.changed, bases=result.bases)
         error = result.error and as_json(result.error)
         state, published = "succeeded" if result.succeeded else "failed", [as_json(each) for each in result.published]
-        self._say(RunReported, run, state=state, error=error, published=published)
+        return self._say(RunReported, run, state=state, error=error, published=published)
 
     def _say(self, report: type[RunReport], run: LaunchedRun, **fields: Any) -> None:
         self._executor.say(report.model_validate({**self._request.about, **run.about, **fields}))
@@ -237,8 +246,8 @@ class Talk:
         self._launch = launch
         self._asked: list[int] = []
 
-    def staged(self, run: LaunchedRun, outputs: tuple[str, ...]) -> None:
-        self._executor.say(RunStaged(**self._request.about, **run.about, outputs=outputs))
+    def staged(self, run: LaunchedRun, outputs: tuple[str, ...], bases: tuple[str, ...] = ()) -> None:
+        self._executor.say(RunStaged(**self._request.about, **run.about, outputs=outputs, bases=bases))
 
     def say(self, kind: str, run_ids: list[int]) -> None:
         assert kind == "may_publish"

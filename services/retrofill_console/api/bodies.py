@@ -31,6 +31,17 @@ class Entry(Body):
     name: str | None = Field(None, max_length=200, description="Who you are: goes into triggered_by")
 
 
+class Approval(Body):
+    """How a review ends."""
+
+    force: bool = Field(False, description="Whether to publish over what somebody has changed since it was compared")
+    review: int | None = Field(
+        None,
+        ge=0,
+        description="The review that is approved, as the page shows it: refused if another one has begun since",
+    )
+
+
 class Resume(Body):
     """How a paused backfill goes on."""
 

@@ -35,7 +35,7 @@ from retrofill.domain.run import RunState
 from retrofill.domain.schedule import range_bound
 from retrofill.errors import UserError, WrongUsage
 from retrofill_console.answers import Refused
-from retrofill_console.api.bodies import CallbackIds, NamedRuns, Resume
+from retrofill_console.api.bodies import Approval, CallbackIds, NamedRuns, Resume
 from retrofill_console.asking import ANSWER_SECONDS, answered, command
 from retrofill_console.console import Console
 
@@ -67,8 +67,8 @@ def resume(console: Console, id: str, body: Resume, _user: str | None) -> Docume
     return command(console, id, BackfillResumeRequested(budget=body.budget))
 
 
-def publish(console: Console, id: str, _body: object, _user: str | None) -> Document:
-    return command(console, id, BackfillPublishRequested())
+def publish(console: Console, id: str, body: Approval, _user: str | None) -> Document:
+    return command(console, id, BackfillPublishRequested(force=body.force, review=body.review))
 
 
 def discard(console: Console, id: str, _body: object, _user: str | None) -> Document:
@@ -92,7 +92,7 @@ def retry(console: Console, id: str, _body: object, user: str | None) -> Documen
         again = None if row["ended_at"] is None else requested_again(conn, row, user)
     if again is None:
         return command(console, id, RunRetryRequested(all_failed=True))
-    return command(console, str(uuid.uuid4()), again)
+    return {**command(console, str(uuid.uuid4()), again.request), "note": again.note}
 
 
 def undo(console: Console, id: str, _body: object, user: str | None) -> Document:

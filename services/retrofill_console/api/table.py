@@ -15,7 +15,7 @@ from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.run import RunState
 from retrofill_console.answers import JSON
 from retrofill_console.api import health, letters, logs, pages, requests
-from retrofill_console.api.bodies import CallbackIds, NamedRuns, Nothing, Places, Resume
+from retrofill_console.api.bodies import Approval, CallbackIds, NamedRuns, Nothing, Places, Resume
 from retrofill_console.live.events import STREAM
 
 LIMIT = {"limit": "At most this many, 50 by default"}
@@ -113,7 +113,7 @@ ASKS = (
     Ask("/api/backfills", "Request a backfill", requests.create, BackfillRequested, 201),
     Ask("/api/backfills/{id}/pause", "Start no new runs; runs in progress finish", requests.pause, Nothing),
     Ask("/api/backfills/{id}/resume", "Start runs again", requests.resume, Resume),
-    Ask("/api/backfills/{id}/publish", "Publish what a backfill in review has staged", requests.publish, Nothing),
+    Ask("/api/backfills/{id}/publish", "Publish what a backfill in review has staged", requests.publish, Approval),
     Ask("/api/backfills/{id}/undo", "Restore what an ended backfill replaced", requests.undo, Nothing),
     Ask("/api/backfills/{id}/discard", "Cancel a backfill in review", requests.discard, Nothing),
     Ask("/api/backfills/{id}/cancel", "Cancel all runs that have not ended", requests.cancel, Nothing),

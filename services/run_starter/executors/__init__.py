@@ -28,8 +28,9 @@ class RunToDo:
     """One run of an attempt. ``attempt``: how often it will have begun.
 
     With ``accepted_attempt``, only what that attempt staged (``outputs``) is to be published.
-    ``tries``: of its tasks, that timed out and ended their drivers. ``restores``: the run that it undoes,
-    which published ``outputs``. ``review``: how often a review has to approve it again. ``over``: it has ended.
+    ``bases``: the state of their places that a review has approved; empty: any. ``over_changes``: it has approved what
+    others have changed. ``tries``: of its tasks, that timed out and ended their drivers. ``restores``: the run that it
+    undoes, which published ``outputs``. ``review``: how often a review had to approve it again. ``over``: it has ended.
     """
 
     id: int
@@ -43,6 +44,8 @@ class RunToDo:
     restores: int | None = None
     review: int = 0
     over: bool = False
+    bases: tuple[str, ...] = ()
+    over_changes: bool = False
 
     def as_json(self, zone: ZoneInfo) -> dict[str, Any]:
         """As part of the ``launch`` message. ``zone``: the pipeline's."""
@@ -60,6 +63,8 @@ class RunToDo:
             "restores": self.restores,
             "review": self.review,
             "over": self.over,
+            "bases": list(self.bases),
+            "over_changes": self.over_changes,
         }
 
 
@@ -84,6 +89,8 @@ class LaunchRequest:
     keep_replaced_days: int = 0
     # Ranges that had some of these runs, and of which others may still publish what they staged.
     unpublished: tuple[int, ...] = ()
+    # What it stages waits for a review.
+    review: bool = False
     # Of a publication: the other runs whose output the same attempt staged.
     siblings: tuple[RunToDo, ...] = ()
     # Of one that only publishes: attempts that may have tried to publish the same before. Their operations must have
@@ -137,6 +144,7 @@ class LaunchRequest:
             "unpublished": list(self.unpublished),
             "siblings": [run.as_json(zone) for run in self.siblings],
             "publishers": list(self.publishers),
+            "review": self.review,
         }
 
 

@@ -12,6 +12,7 @@ from retrofill.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,
     Report,
+    RunBaseChanged,
     RunBegan,
     RunPublicationPutOff,
     RunReport,
@@ -26,7 +27,7 @@ _KINDS: Mapping[str, type[Report]] = {
     each.__name__: each
     for each in (
         *(AttemptHeartbeat, AttemptEnded, RunBegan, TaskReported, RunStaged, RunPublicationPutOff),
-        RunReported,
+        *(RunBaseChanged, RunReported),
     )
 }
 # Who publishes them, in the messages' headers.

@@ -180,9 +180,17 @@ def diff(
 
 
 @group.command()
-def publish(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
-    """Publish what a backfill in review has staged."""
-    _command(id, BackfillPublishRequested(), watch, timeout, as_json)
+def publish(
+    id: Id,
+    force: Annotated[
+        bool, typer.Option("--force", help="Publish over what somebody has changed since it was compared, too.")
+    ] = False,
+    watch: Watch = False,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Publish what a backfill in review has staged. What somebody has changed since is reviewed again."""
+    _command(id, BackfillPublishRequested(force=force), watch, timeout, as_json)
 
 
 @group.command()
@@ -224,7 +232,9 @@ def retry(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_
         again = None if row["ended_at"] is None else requested_again(conn, row, local_user())
     if again is None:
         return _command(id, RunRetryRequested(all_failed=True), watch, timeout, as_json)
-    return _command(str(uuid.uuid4()), again, watch, timeout, as_json)
+    if again.note is not None:
+        pools.warn([again.note])
+    return _command(str(uuid.uuid4()), again.request, watch, timeout, as_json)
 
 
 @group.command()

@@ -15,6 +15,7 @@ from retrofill.store.installation import read_installation
 
 # Columns of an output that are shown, those with the first names.
 MAX_COLUMNS = 6
+BY_OTHERS = "somebody has changed the published one since it was compared"
 
 
 def compare(id: str, limit: int, *, as_json: bool) -> None:
@@ -32,7 +33,7 @@ def compare(id: str, limit: int, *, as_json: bool) -> None:
         for change in changes(session, runs, row["definition"], installation.id):
             found.append(change)
             progress.advance(task)
-    found.sort(key=lambda each: (-abs(each.rows), -len(each.columns), each.start))
+    found.sort(key=lambda each: (not each.changed, -abs(each.rows), -len(each.columns), each.start))
     if as_json:
         return print_json([each.as_json() for each in found])
     return _print(found, limit, zone)
@@ -44,7 +45,7 @@ def _progress(*, quiet: bool) -> Progress:
 
 
 def _print(found: Sequence[Change], limit: int, zone: str) -> None:
-    changed = [each for each in found if each.rows or each.columns or each.before is None]
+    changed = [each for each in found if each.rows or each.columns or each.before is None or each.changed]
     print_table(
         ["interval", "output", "published", "staged", "what changes"],
         [
@@ -62,6 +63,8 @@ def _print(found: Sequence[Change], limit: int, zone: str) -> None:
     )
     more = f" (the {limit:,} largest are shown; --limit shows more)" if len(changed) > limit else ""
     print_text(f"{len(changed):,} of {len(found):,} outputs change{more}")
+    if by_others := sum(each.changed for each in found):
+        print_text(f"{by_others:,} of them {'was' if by_others == 1 else 'were'} not published, because {BY_OTHERS}")
 
 
 def _rows(rows: int | None, size: int | None) -> str:
@@ -69,6 +72,10 @@ def _rows(rows: int | None, size: int | None) -> str:
 
 
 def _what(change: Change) -> str:
+    return f"{BY_OTHERS}; {_figures_of(change)}" if change.changed else _figures_of(change)
+
+
+def _figures_of(change: Change) -> str:
     if change.before is None:
         return "it is new"
     if change.before.rows == 0 or change.after.rows == 0:

@@ -55,6 +55,7 @@ def print_run(facts: Mapping[str, Any]) -> None:
             "took": _took(facts["started_at"], facts["finished_at"]),
             "code": (facts["code_sha256"] or "")[:12] or None,
             "output": "\n".join(map(_named, (facts["outputs"] or {}).get("folders", []))) or None,
+            "replaced, though changed since": ", ".join(facts["replaced_changes"]) or None,
         }
     )
     for attempt in facts["attempts"]:

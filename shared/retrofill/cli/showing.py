@@ -10,6 +10,7 @@ from retrofill.cli import calendar, estimating
 from retrofill.cli.output import console, counts, duration, moment, print_facts, print_text
 
 TRACEBACK_LINES = 4
+MAX_CHANGED = 10
 PURGED = "details and runs were purged, except runs that later backfills depend on"
 
 
@@ -49,11 +50,19 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
             "time left": _left(facts["estimate"]),
             "cost": None if facts["cost"] is None else estimating.cost(facts["cost"]),
             "budget": None if facts["budget"] is None else _limits(facts["budget"]),
+            "changed since": _changed(facts) or None,
         }
     )
     _print_failures(facts)
     _print_suspects(facts)
     _print_attempts(facts)
+
+
+def _changed(facts: Mapping[str, Any]) -> str:
+    """The intervals that somebody has changed since they were approved."""
+    first = [moment(each, facts["timezone"]) for each in facts["changed_intervals"][:MAX_CHANGED]]
+    more = len(facts["changed_intervals"]) - len(first)
+    return ", ".join([*first, *([f"and {more:,} more"] if more else [])])
 
 
 def _left(found: Mapping[str, float] | None) -> str | None:

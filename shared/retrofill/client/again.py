@@ -1,27 +1,114 @@
-"""The request that runs again what an ended backfill left undone."""
+"""The request that runs again what an ended backfill left undone: with the same options, for those intervals."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection, RowMapping, select
 
 from retrofill.client import read as reads
 from retrofill.contract.backfills import MAX_DATES, BackfillRequested
-from retrofill.domain.backfill import ReprocessBehavior
+from retrofill.domain.alert import FINISH_BY
+from retrofill.domain.backfill import Publish, ReprocessBehavior
 from retrofill.errors import UserError
+from retrofill.store import budgets
+from retrofill.store.clock import database_now
 from retrofill.store.retries import not_done
-
-# What the new backfill has in common with the ended one.
-SAME = ("pipeline", "max_active_runs", "batch_size", "run_backwards", "on_run_failure", "conf")
+from retrofill.store.tables import deadline
 
 
-def requested_again(conn: Connection, row: RowMapping, user: str | None) -> BackfillRequested:
+def _column(name: str) -> Callable[[RowMapping], Any]:
+    return lambda row: row[name]
+
+
+def _behavior(row: RowMapping) -> ReprocessBehavior:
+    """What was to replace an earlier success still is: the runs that are named have no later one."""
+    completed = row["reprocess_behavior"] == ReprocessBehavior.COMPLETED
+    return ReprocessBehavior.COMPLETED if completed else ReprocessBehavior.FAILED
+
+
+# Option of a request → what the ended backfill has for it, which changes and resumes have kept up to date.
+COPIED: Mapping[str, Callable[[RowMapping], Any]] = {
+    "pipeline": _column("pipeline"),
+    "max_active_runs": _column("max_active_runs"),
+    "batch_size": _column("batch_size"),
+    "run_backwards": _column("run_backwards"),
+    "on_run_failure": _column("on_run_failure"),
+    "conf": _column("conf"),
+    "latest_code": _column("code_follows"),
+    "publish": lambda row: Publish.REVIEW if row["review"] else Publish.AT_ONCE,
+    # The whole one again: it counts from the new request.
+    "budget": budgets.of_row,
+    "reprocess_behavior": _behavior,
+}
+# Option → the column of the backfill's deadline that it became.
+OF_DEADLINE = {"finish_by": "due_at", "finish_by_callback": "callback"}
+# All others, and why they are not copied.
+NOT_COPIED = {
+    "type": "the same for all requests",
+    "version": "the same for all requests",
+    "in_reply_to": "no request is a reply",
+    "id": "of the ended backfill only",
+    "from_": "the intervals are named one by one",
+    "to": "the intervals are named one by one",
+    "intervals": "only those that are not done",
+    "triggered_by": "who asks now",
+}
+
+
+@dataclass(frozen=True)
+class Again:
+    """``without``: moments by which the ended backfill had to be done, and that are past."""
+
+    request: BackfillRequested
+    without: Mapping[str, datetime]
+
+    @property
+    def note(self) -> str | None:
+        """For people, what is not as it was."""
+        past = [f"{name} {moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" for name, moment in self.without.items()]
+        return f"requested again without {' and '.join(past)}, which is past" if past else None
+
+
+def requested_again(conn: Connection, row: RowMapping, user: str | None) -> Again:
     """A request by ``user`` for the intervals of an ended backfill whose runs failed or were cancelled.
 
-    Those that succeeded in another backfill since are left out. Raises ``UserError`` if there are
-    none, or too many for a request.
+    Those that succeeded in another backfill since are left out, as are moments that are past. Raises ``UserError`` if
+    there are no intervals, or too many for a request.
     """
+    dates = _not_done(conn, row)
+    given = {name: of(row) for name, of in COPIED.items()} | _finish_by(conn, row["id"])
+    options, without = _without_past(given, database_now(conn))
+    return Again(BackfillRequested(**options, intervals=tuple(dates), triggered_by=user), without)
+
+
+def _finish_by(conn: Connection, id: str) -> dict[str, Any]:
+    """The options that became a deadline of the backfill."""
+    of_backfill = (deadline.c.backfill_id == id) & (deadline.c.alert == FINISH_BY) & deadline.c.run_id.is_(None)
+    columns = [deadline.c[column].label(name) for name, column in OF_DEADLINE.items()]
+    found = conn.execute(select(*columns).where(of_backfill)).mappings().first()
+    return dict(found or {})
+
+
+def _without_past(given: Mapping[str, Any], now: datetime) -> tuple[dict[str, Any], dict[str, datetime]]:
+    """The options without moments that are past, which would be rejected, and those moments by name."""
+    options, without = dict(given), {}
+    if (at := options.get("finish_by")) is not None and at <= now:
+        without["finish_by"] = at
+        options = {name: value for name, value in options.items() if name not in OF_DEADLINE}
+    budget = options["budget"]
+    if budget is not None and budget.until is not None and budget.until <= now:
+        without["budget.until"] = budget.until
+        left = budget.model_copy(update={"until": None})
+        options["budget"] = left if left != type(budget)() else None
+    return options, without
+
+
+def _not_done(conn: Connection, row: RowMapping) -> list[datetime]:
+    """The logical dates. Raises ``UserError`` as ``requested_again`` does."""
     id = row["id"]
     if row["undoes"] is not None:
         raise UserError(
@@ -42,13 +129,4 @@ def requested_again(conn: Connection, row: RowMapping, user: str | None) -> Back
             f"backfill {id} has more than {MAX_DATES:,} failed or cancelled runs, too many for one request: request "
             f"parts of its range from {first} to {last} with 'retrofill backfill create --reprocess failed'"
         )
-    # What was to replace an earlier success still is: the runs named here have no later one.
-    completed = row["reprocess_behavior"] == ReprocessBehavior.COMPLETED
-    fields: dict[str, Any] = {name: row[name] for name in SAME}
-    return BackfillRequested(
-        **fields,
-        intervals=tuple(dates),
-        latest_code=row["code_follows"],
-        reprocess_behavior=ReprocessBehavior.COMPLETED if completed else ReprocessBehavior.FAILED,
-        triggered_by=user,
-    )
+    return dates

@@ -19,7 +19,7 @@ from retrofill.domain.batch_size import next_size
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import MACHINE
 from retrofill.errors import NotThere
-from retrofill.store import budgets
+from retrofill.store import budgets, reviews
 from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
 from retrofill.store.durations import recent
@@ -45,17 +45,19 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
     """The backfill as data, with at most ``failures`` of its failed runs.
 
     ``attempts``: the last ones that did not come to their end. ``suspects``: runs that are retried
-    alone because a driver was lost with them.
+    alone because a driver was lost with them. ``review``: the number of the present review, from 0, or of the next;
+    ``changed_intervals``: those that it was approved for, and that somebody has changed since.
     """
     id = row["id"]
     by_state = run_counts(conn, id)
     times = reads.run_times(conn, id)
     until = row["ended_at"] or database_now(conn)
     zone, covers = row["definition"].get("timezone", "UTC"), row["covers"]
+    changed = reviews.changed(conn, id) if row["state"] == BackfillState.IN_REVIEW else []
     return {
         **{name: row[name] for name in ("id", "pipeline", "state", "cancel_cause", "runs")},
         "held_back": held_back(dict(row))
-        or _in_review(row)
+        or _in_review(row, len(changed))
         or _used_up(conn, row)
         or pools.without_drivers(conn, row, by_state)
         or pools.not_begun(conn, id)
@@ -81,6 +83,8 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         "estimate": expected.as_json(estimates(conn, [row], {id: by_state}, until).get(id)),
         "cost": costs(conn, [id]).get(id),
         "budget": _budget(row),
+        "review": reviews.approvals_of(row),
+        "changed_intervals": changed,
         "failed_runs": _failures(conn, id, failures),
         "suspects": [_with_losses(each) for each in reads.suspects(conn, id, SUSPECTS)],
         "attempts": [dict(each) for each in reads.attempts_not_done(conn, id, ATTEMPTS)],
@@ -127,11 +131,12 @@ def _budget(row: RowMapping) -> dict[str, Any] | None:
     return None if budget is None else budget.model_dump(exclude_none=True)
 
 
-def _in_review(row: RowMapping) -> str | None:
+def _in_review(row: RowMapping, changed: int) -> str | None:
     if row["state"] != BackfillState.IN_REVIEW:
         return None
     commands = (f"retrofill backfill {verb} {row['id']}" for verb in ("diff", "publish", "discard"))
-    return f"its output waits for a review: {', '.join(commands)}"
+    which = f", and somebody has changed what {changed:,} of its runs would replace" if changed else ""
+    return f"its output waits for a review{which}: {', '.join(commands)}"
 
 
 def _used_up(conn: Connection, row: RowMapping) -> str | None:

@@ -25,6 +25,7 @@ from retrofill.errors import UserError
 from retrofill.masking import masked_remote
 from retrofill.pools import pools_of, settings_of
 from retrofill.settings import Settings
+from retrofill.store import reviews
 from retrofill.store.states import in_state
 from retrofill.store.tables import run
 
@@ -33,7 +34,11 @@ RETRIES: dict[str, Any] = {"max_retries": 3, "initial_backoff": 200, "max_backof
 
 @dataclass(frozen=True)
 class Change:
-    """One output of a run. ``before``: what is published; ``None`` if nothing is."""
+    """One output of a run. ``before``: what is published; ``None`` if nothing is.
+
+    ``changed``: somebody has changed that since the run was staged or approved, so only another review or a forced
+    publication replaces it.
+    """
 
     run_id: int
     start: datetime
@@ -41,6 +46,7 @@ class Change:
     output: str
     after: Summary
     before: Summary | None
+    changed: bool = False
 
     @property
     def rows(self) -> int:
@@ -62,6 +68,7 @@ class Change:
             "output": self.output,
             "row_change": self.rows,
             "changed_columns": self.columns,
+            "changed_by_others": self.changed,
             "staged": asdict(self.after),
             "published": None if self.before is None else asdict(self.before),
         }
@@ -69,12 +76,16 @@ class Change:
 
 def staged_runs(conn: Connection, row: RowMapping) -> Sequence[RowMapping]:
     """The runs of a backfill that wait for its review. Raises ``UserError`` if there are none."""
-    if not row["review"] or row["approved_at"] is not None:
-        why = "was approved" if row["review"] else "did not ask for a review (publish, --review)"
-        raise UserError(f"backfill {row['id']} {why}: there is nothing to compare")
+    approvals = reviews.approvals_of(row)
+    if approvals is None:
+        raise UserError(
+            f"backfill {row['id']} did not ask for a review (publish, --review): there is nothing to compare"
+        )
     columns = (run.c.id, run.c.interval_start, run.c.interval_end, run.c.outputs, run.c.accepted_attempt)
-    mine = (run.c.backfill_id == row["id"]) & in_state(run, RunState.STAGED)
+    mine = (run.c.backfill_id == row["id"]) & in_state(run, RunState.STAGED) & (run.c.review >= approvals)
     found = conn.execute(select(*columns).where(mine).order_by(run.c.position)).mappings().all()
+    if not found and approvals:
+        raise UserError(f"backfill {row['id']} was approved: there is nothing to compare")
     if not found:
         raise UserError(
             f"backfill {row['id']} is {row['state']} and has nothing staged yet: there is nothing to compare"
@@ -123,6 +134,7 @@ def changes(
     zone = definition.get("timezone", "UTC")
     for row in runs:
         start, end = (row[name].astimezone(ZoneInfo(zone)) for name in ("interval_start", "interval_end"))
+        changed = row["outputs"].get("changed", ())
         for output in row["outputs"]["folders"]:
             try:
                 name, after, before = _sides(session, row, output, Interval(start, end), installation)
@@ -130,7 +142,7 @@ def changes(
                 raise
             except Exception as e:
                 raise UserError(f"run {row['id']}: {_unreadable(output, definition)}: {line_of(e)}") from e
-            yield Change(row["id"], start, end, name, after, before)
+            yield Change(row["id"], start, end, name, after, before, output in changed)
 
 
 def _unreadable(output: str, definition: Mapping[str, Any]) -> str:

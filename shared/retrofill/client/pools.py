@@ -13,7 +13,7 @@ from retrofill.domain.backfill import BackfillState
 from retrofill.domain.names import DEFAULT_POOL
 from retrofill.domain.run import RunState
 from retrofill.errors import stored_line
-from retrofill.store.backfills import is_held
+from retrofill.store.reviews import publishes_below
 
 NOBODY = "no run-starter is alive: start one (retrofill up, retrofill service run-starter)"
 
@@ -69,7 +69,7 @@ def without_drivers(conn: Connection, row: RowMapping, by_state: Mapping[str, in
 
 def _publishable(row: RowMapping, by_state: Mapping[str, int]) -> bool:
     """Whether accepted runs need a publisher now."""
-    return bool(by_state.get(RunState.STAGED)) and not is_held(row)
+    return bool(by_state.get(RunState.STAGED)) and publishes_below(row) > 0
 
 
 def unpublished(conn: Connection, row: RowMapping, by_state: Mapping[str, int]) -> str | None:

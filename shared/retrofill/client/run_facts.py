@@ -29,12 +29,15 @@ def describe(conn: Connection, run: RowMapping) -> dict[str, Any]:
     """The run as data, with its ``attempts`` and the ``tasks`` of each time it began.
 
     ``graph``: the tasks of its pipeline, as defined; ``deadlines`` and ``callbacks``: its own; ``history``: all
-    finished runs of its interval.
+    finished runs of its interval; ``replaced_changes``: what somebody changed in the moment of its publication.
     """
     return {
         **{name: run[name] for name in (*RUN_FACTS, *TIMES, *MORE)},
         "timezone": run["definition"].get("timezone", "UTC"),
         "losses": run["losses"].get("last", []),
+        "replaced_changes": [
+            each["name"] for each in (run["published"] or {}).get("outputs", ()) if each.get("replaced_change")
+        ],
         "attempts": [dict(each) for each in read_runs.attempts_of(conn, run)],
         "tasks": [dict(each) for each in read_runs.tasks_of(conn, run["id"])],
         "graph": [{name: task.get(name) for name in TASK} for task in run["definition"].get("tasks", ())],

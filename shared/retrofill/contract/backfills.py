@@ -138,10 +138,21 @@ class BackfillResumeRequested(Message):
 
 
 class BackfillPublishRequested(Message):
-    """A request to publish what a backfill in review has staged. From then on its runs publish at once."""
+    """A request to publish what a backfill in review has staged, onto what it was compared with.
+
+    Where somebody has changed that since, the output waits for another review.
+    """
 
     of_users: ClassVar[bool] = True
     type: Literal["BackfillPublishRequested"] = "BackfillPublishRequested"
+    force: bool = Field(
+        False, description="Whether to publish over what somebody has changed since it was compared, too"
+    )
+    review: int | None = Field(
+        None,
+        ge=0,
+        description="The review that is approved, as BackfillInReview says, from 0: refused if another one has begun since",
+    )
 
 
 class BackfillDiscardRequested(Message):
@@ -257,12 +268,21 @@ class BackfillInReview(BackfillEvent):
 
     type: Literal["BackfillInReview"] = "BackfillInReview"
     runs: dict[str, int] = Field(description="Number of runs by state")
+    review: int = Field(0, description="How many reviews of it were approved before")
+    changed: int = Field(
+        0,
+        description="Runs whose output was approved and not published, because somebody changed what it would replace",
+    )
+    changed_intervals: tuple[Moment, ...] = Field(
+        (), description=f"Starts of their data intervals, the first {MAX_LISTED:,}"
+    )
 
 
 class BackfillApproved(BackfillEvent):
     """What it has staged is being published."""
 
     type: Literal["BackfillApproved"] = "BackfillApproved"
+    force: bool = Field(False, description="Whether over what somebody has changed since it was compared, too")
 
 
 class BackfillCancelling(BackfillEvent):

@@ -50,6 +50,11 @@ class PublishedOutput(BaseModel):
     version: str | None = Field(
         None, max_length=100, description="The table's version since then: Iceberg's id of the snapshot, Delta's number"
     )
+    replaced_change: bool = Field(
+        False,
+        description="Whether what it replaced was changed by somebody else in the moment of the publication, after the "
+        "state that the review had approved; an undo restores that",
+    )
 
 
 # An attempt of several single runs is measured as a whole.
@@ -61,6 +66,12 @@ OutputPath = Annotated[
     Field(
         min_length=1, max_length=4096, description="An absolute path, or table:NAME?… with where its rows are staged"
     ),
+]
+
+
+OutputBase = Annotated[
+    str,
+    Field(max_length=200, description="The state that an output's place had: its version, and what tells its content"),
 ]
 
 
@@ -135,6 +146,21 @@ class RunStaged(RunReport):
     outputs: tuple[OutputPath, ...] = Field(
         min_length=1, max_length=1000, description="The folders and tables to publish"
     )
+    bases: tuple[OutputBase, ...] = Field(
+        (), max_length=1000, description="For a review: the state of each of these places, which it compares with"
+    )
+
+
+class RunBaseChanged(RunReport):
+    """Somebody has changed what approved output would replace, so it is not published: it waits for another review."""
+
+    type: Literal["RunBaseChanged"] = "RunBaseChanged"
+    changed: tuple[OutputPath, ...] = Field(
+        min_length=1, max_length=1000, description="Those of the run's outputs whose places were changed"
+    )
+    bases: tuple[OutputBase, ...] = Field(
+        max_length=1000, description="The present state of the places of all its outputs"
+    )
 
 
 class RunPublicationPutOff(RunReport):
@@ -183,6 +209,10 @@ class RunHeldForReview(RunEvent):
 
     type: Literal["RunHeldForReview"] = "RunHeldForReview"
     outputs: tuple[OutputPath, ...] = Field(description="The folders and tables that would be published")
+    changed: tuple[OutputPath, ...] = Field(
+        (),
+        description="Those whose places somebody has changed since they were approved: for these, another review is asked",
+    )
 
 
 class RunPublishing(RunEvent):
@@ -200,6 +230,11 @@ class RunSucceeded(RunEvent):
 
     type: Literal["RunSucceeded"] = "RunSucceeded"
     cost: Cost | None = Field(None, description=COST_OF_RUN)
+    replaced_changes: tuple[str, ...] = Field(
+        (),
+        description="Outputs that somebody else changed in the moment of their publication, after the state that the review "
+        "had approved; an undo of the backfill restores that",
+    )
 
 
 class RunFailed(RunEvent):

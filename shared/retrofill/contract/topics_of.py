@@ -96,6 +96,7 @@ TRAFFIC: dict[Topic, Traffic] = {
             runs.TaskReported,
             runs.RunStaged,
             runs.RunPublicationPutOff,
+            runs.RunBaseChanged,
             runs.RunReported,
             runs.AttemptEnded,
         ),

@@ -7,7 +7,7 @@ from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Callable, ContextManager
+from typing import Callable, ContextManager, Mapping
 
 from retrofill.clusters import CannotKill
 from retrofill.domain.duration import timed_out
@@ -24,6 +24,7 @@ from retrofill.driver.loss import line_of
 from retrofill.driver.publishing import Publisher
 from retrofill.driver.report import Reporter
 from retrofill.driver.restoring import restore
+from retrofill.driver.reviewed import remember
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
 from retrofill.driver.submit import Submits
@@ -88,11 +89,20 @@ class Batch:
             return result
         try:
             outputs = staging.seal()
+            bases = self._bases(piece, outputs)
         except (CannotStage, OSError) as e:
             staging.discard()
             return Result(False, error_info(e))
-        self._publisher.publish([replace(run, outputs=outputs.get(run.id, ())) for run in piece.runs])
+        except Exception as e:  # noqa: BLE001 - of a table, whatever Spark raises
+            self._leave_if_lost(e)
+            staging.discard()
+            return Result(False, error_info(e))
+        self._publisher.publish([replace(run, outputs=outputs.get(run.id, ())) for run in piece.runs], bases)
         return None
+
+    def _bases(self, piece: Piece, outputs: Mapping[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
+        """What a review compares with, if there is one. In the publisher's session, which user code does not change."""
+        return remember(self._launch, piece, outputs, self._sessions.publisher) if self._launch.review else {}
 
     def application(self) -> SparkApplication | None:
         return self._sessions.application()

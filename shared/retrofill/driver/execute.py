@@ -54,6 +54,8 @@ class Result:
 
     ``everywhere``: it would be the same for every interval, so smaller ranges are not tried.
     ``published``: the outputs of a run. ``put_off``: its accepted output cannot be published now, which is no failure.
+    ``changed``: those of its outputs that were not published, as others have changed what they would replace; ``bases``:
+    what that is now, of all.
     """
 
     succeeded: bool
@@ -61,6 +63,8 @@ class Result:
     everywhere: bool = False
     published: tuple[Published, ...] = ()
     put_off: bool = False
+    changed: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
 
 
 class Execution:

@@ -25,10 +25,14 @@ class SparkApplication:
 
 @dataclass(frozen=True)
 class Published:
-    """A folder or table that a run has replaced. ``version``: the table's since then, if it told."""
+    """A folder or table that a run has replaced. ``version``: the table's since then, if it told.
+
+    ``replaced_change``: whether that was changed after the state that a review had approved.
+    """
 
     name: str
     version: str | None = None
+    replaced_change: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,5 +59,5 @@ class Cost:
 
 
 def as_json(fact: Any) -> dict[str, Any]:
-    """The fields of a fact that are known."""
-    return {name: value for name, value in asdict(fact).items() if value is not None}
+    """The fields of a fact that are known, and not as usual."""
+    return {name: value for name, value in asdict(fact).items() if value is not None and value is not False}

@@ -19,8 +19,9 @@ class LaunchedRun:
     ``accepted_attempt`` staged (``outputs``) is only to be published. ``tries``: of its tasks, that
     timed out and ended their drivers. ``utc_offsets``: of the pipeline's time zone at both ends of
     the interval, in seconds, for a Python that does not know the zone. ``restores``: the run that
-    this one undoes, which published ``outputs``. ``review``: how often a review has to approve it
-    again. ``over``: it has ended.
+    this one undoes, which published ``outputs``. ``bases``: the state of the outputs' places that a
+    review has approved; empty: any. ``over_changes``: it has approved what others have changed.
+    ``review``: how often a review had to approve it again. ``over``: it has ended.
     """
 
     id: int
@@ -35,6 +36,8 @@ class LaunchedRun:
     restores: int | None = None
     review: int = 0
     over: bool = False
+    bases: tuple[str, ...] = ()
+    over_changes: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> LaunchedRun:
@@ -101,6 +104,7 @@ class Launch:
     ``unpublished``: attempts of which other runs may still publish rows from a table that they share with these.
     ``siblings``: of a publication, the other runs that the same attempt staged.
     ``publishers``: attempts that may have tried to publish the output of these runs before.
+    ``review``: what it stages waits for a review.
     """
 
     backfill_id: str
@@ -118,6 +122,7 @@ class Launch:
     unpublished: tuple[int, ...] = ()
     siblings: tuple[LaunchedRun, ...] = ()
     publishers: tuple[int, ...] = ()
+    review: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Launch:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Generator, Iterable, Iterator, Mapping, Sequence
 
 from retrofill.bus.crash import crash_point
+from retrofill.driver.base import Base, BaseChanged, base_of_folder
 from retrofill.driver.exchange import exchange
 from retrofill.driver.kept import (
     AREA,
@@ -63,7 +64,8 @@ class PublishedAgain(Exception):
 class Publication:
     """One output of a ``run`` (its key), staged by the ``attempt`` (id) that was accepted.
 
-    ``number`` counts the publishers, from 0. ``keep_days``: how long what is replaced is kept.
+    ``number`` counts the publishers, from 0. ``keep_days``: how long what is replaced is kept. ``base``: the state of
+    the target that a review has approved; ``over_changes``: it has approved what others have changed.
     """
 
     target: Path
@@ -71,6 +73,8 @@ class Publication:
     attempt: int
     number: int
     keep_days: int = 0
+    base: Base | None = None
+    over_changes: bool = False
 
 
 def own_folder(target: Path, run: str) -> Path:
@@ -109,10 +113,13 @@ def seal(outputs: Sequence[Written], attempt: int) -> None:
     sync_all(own_folder(each.target, each.run) for each in outputs)
 
 
-def publish(publication: Publication) -> None:
-    """Replace the output. Idempotent. Raises ``StagedOutputGone``, ``PublishedAgain`` or ``OSError``."""
-    for step in steps(publication):
-        crash_point(step)
+def publish(publication: Publication) -> bool:
+    """Replace the output. Idempotent. Returns whether it replaced another state than the approved one.
+
+    Raises ``StagedOutputGone``, ``BaseChanged``, ``PublishedAgain`` or ``OSError``.
+    """
+    refuse_changed_base(publication)
+    replaced_change = _walk(steps(publication))
     area = publication.target.parent / AREA
     try:
         forget_old(area, publication.keep_days)
@@ -120,11 +127,27 @@ def publish(publication: Publication) -> None:
     except OSError as e:
         # It is published. The next publication here tries again.
         log.warning("replaced_output_not_deleted", area=str(area), error=str(e))
+    return replaced_change
 
 
-def steps(publication: Publication) -> Iterator[str]:
-    """Publish step by step: yields a step's name before each change of the file system."""
+Steps = Generator[str, None, bool]
+
+
+def _walk(steps: Steps) -> bool:
+    while True:
+        try:
+            crash_point(next(steps))
+        except StopIteration as end:
+            return bool(end.value)
+
+
+def steps(publication: Publication) -> Steps:
+    """Publish step by step: yields a step's name before each change of the file system.
+
+    Returns whether it replaced another state than the approved one.
+    """
     target, run = publication.target, publication.run
+    replaced_change = False
     folder = yield from _take(publication)
     if folder is not None:
         yield from _retire_earlier_runs(publication)
@@ -136,12 +159,38 @@ def steps(publication: Publication) -> Iterator[str]:
                 f"the output that run {number_of(run)} staged for {target} is no longer in {own_folder(target, run)}, "
                 "nor is it published"
             )
+    elif publication.base is not None:
+        replaced_change = _has_replaced_change(folder, publication.base, publication)
     yield "publish:clean"
     try:
         _put_away(own_folder(target, run), publication)
     except OSError as e:
         # It is published. The next publication of the interval deletes the directory.
         log.warning("replaced_output_not_kept", output=str(target), error=str(e))
+    return replaced_change
+
+
+def refuse_changed_base(publication: Publication) -> None:
+    """Raise ``BaseChanged`` unless the target is as it was approved, or the run is published there already."""
+    base, target, run = publication.base, publication.target, publication.run
+    if base is None or base_of_folder(target) == base or published_by(target) == run:
+        return
+    sealed = own_folder(target, run).glob(f"{publication.attempt}.publish-*")
+    if all(is_of(folder / "new", run) for folder in sealed):
+        raise BaseChanged(str(target), str(target))
+
+
+def _has_replaced_change(folder: Path, base: Base, publication: Publication) -> bool:
+    """Whether what the run replaced is not what was approved."""
+    try:
+        before = next(iter(displaced(folder, publication.run)), folder / "nothing")
+        changed = base_of_folder(before) != base
+    except OSError as e:
+        log.warning("replaced_output_not_compared", output=str(publication.target), error=str(e))
+        return False
+    if changed:
+        log.warning("replaced_change", output=str(publication.target), run=publication.run, restored_by="undo")
+    return changed
 
 
 def _put_away(own: Path, publication: Publication) -> None:
@@ -247,7 +296,7 @@ def _replace(folder: Path, publication: Publication) -> Generator[str, None, boo
 def _refuse_newer(folder: Path, publication: Publication) -> None:
     """Raise ``PublishedAgain`` if the output is an undo's, and what it undoes is not what is published."""
     undoes = marker_in(folder / "new").get("undoes")
-    if undoes is not None:
+    if undoes is not None and not publication.over_changes:
         # It may have been displaced already, by this publisher or by a former one.
         refuse_changed(publication.target, undoes, displaced(folder, publication.run))
 

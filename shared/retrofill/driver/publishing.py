@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
-from typing import Callable, Iterator, Mapping, Sequence
+from typing import Callable, Iterator, Mapping, Sequence, Union
 
 from retrofill.bus.crash import crash_point
+from retrofill.driver.base import BaseChanged
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.errors import error_info
 from retrofill.driver.execute import Result
 from retrofill.driver.facts import ErrorInfo, Published
-from retrofill.driver.kept import key_of
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.log import get_log
 from retrofill.driver.patience import NotNow
 from retrofill.driver.publication import Publication, PublishedAgain, StagedOutputGone, publish
 from retrofill.driver.report import Reporter
+from retrofill.driver.reviewed import Reviewed
 from retrofill.driver.tables.group import Group, groups_of
 from retrofill.driver.tables.output import TableOutput
 from retrofill.driver.tables.protocol import TableGone
@@ -52,10 +52,10 @@ class Publisher:
         self._waiting: SimpleQueue[Sequence[LaunchedRun] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def publish(self, runs: Sequence[LaunchedRun]) -> None:
+    def publish(self, runs: Sequence[LaunchedRun], bases: Mapping[int, tuple[str, ...]]) -> None:
         """Report the sealed output of a piece's runs, and publish it once all of it is accepted.
 
-        A run without output has succeeded.
+        ``bases``: the state of its places by run, for a review. A run without output has succeeded.
         """
         for run in runs:
             if not run.outputs:
@@ -65,7 +65,7 @@ class Publisher:
             return
         crash_point("stage:sealed")
         for run in staged:
-            self._reporter.staged(run, run.outputs)
+            self._reporter.staged(run, run.outputs, bases.get(run.id, ()))
         crash_point("stage:told")
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="publisher", daemon=True)
@@ -100,22 +100,29 @@ def publish_all(
 ) -> Iterator[tuple[LaunchedRun, Result]]:
     """Publish what the accepted ``attempt`` (id) staged for the runs, and keep what it replaces: tables first.
 
-    Yields the result of each run, which is put off if it cannot be published now. Idempotent, also across drivers. Raises
-    ``NotPermitted`` if another publisher has replaced this one.
+    Yields the result of each run. It is put off if it cannot be published now, and says what was changed if that was the
+    place of an output since a review had approved the run. Idempotent, also across drivers. Raises ``NotPermitted`` if
+    another publisher has replaced this one.
     """
+    reviewed = Reviewed(launch, attempt, tables)
     published: dict[int, list[Published]] = {run.id: [] for run in runs}
-    failed: dict[int, Result] = {}
+    ended = _changed_in_advance(reviewed, runs)
     for group in groups_of(launch, attempt, [*runs, *launch.siblings]):
-        name = group.output.table
-        for id, result in _publish_table(group, launch, runs, failed, tables).items():
-            if isinstance(result, Result):
-                failed.setdefault(id, result)
+        for id, result in _publish_table(group, launch, runs, ended, reviewed, tables).items():
+            if isinstance(result, Published):
+                published[id].append(result)
             else:
-                published[id].append(Published(name, result))
+                ended.setdefault(id, result)
     for run in runs:
-        result = failed.get(run.id) or _publish_folders(launch, attempt, run, published[run.id], tables)
+        result = ended.get(run.id) or _publish_folders(run, published[run.id], reviewed, tables)
+        if isinstance(result, BaseChanged):
+            result = _held(run, result, reviewed)
         crash_point("publish:done")
         yield run, result
+
+
+# Why a run is not published.
+NotPublished = Union[Result, BaseChanged]
 
 
 def put_off(error: BaseException) -> Result:
@@ -123,17 +130,43 @@ def put_off(error: BaseException) -> Result:
     return Result(False, error_info(error), put_off=True)
 
 
+def _changed_in_advance(reviewed: Reviewed, runs: Sequence[LaunchedRun]) -> dict[int, NotPublished]:
+    """Runs of several outputs of which one would not be published: then none is."""
+    several = [run for run in runs if len(run.outputs) > 1 and run.bases]
+    try:
+        return {**reviewed.changed(several)}
+    except NotNow as e:
+        return {run.id: put_off(e.__cause__ or e) for run in several}
+
+
+def _held(run: LaunchedRun, by: BaseChanged, reviewed: Reviewed) -> Result:
+    log.warning("base_changed", run=run.id, error=str(by))
+    try:
+        changed, bases = reviewed.present(run, by)
+    except NotNow as e:
+        return put_off(e.__cause__ or e)
+    return Result(True, changed=tuple(changed), bases=tuple(bases))
+
+
 def _publish_table(
-    group: Group, launch: Launch, runs: Sequence[LaunchedRun], failed: Mapping[int, Result], tables: Tables
-) -> Mapping[int, str | Result]:
-    """The version of the table that has each of the runs, or why it is not published."""
+    group: Group,
+    launch: Launch,
+    runs: Sequence[LaunchedRun],
+    ended: Mapping[int, NotPublished],
+    reviewed: Reviewed,
+    tables: Tables,
+) -> Mapping[int, Published | NotPublished]:
+    """What became of each of the runs in one table."""
     in_group = {run.id for run in group.runs}
-    wanted = {run.id for run in runs if run.id in in_group}
+    waiting = {id for id, each in ended.items() if isinstance(each, Result) and each.put_off}
+    wanted = {run.id for run in runs if run.id in in_group and run.review == group.review} - waiting
     if not wanted:
         return {}
-    errors = {id: result.error for id, result in failed.items() if result.error is not None}
+    unfit = {id: _reason(each) for id, each in ended.items() if id in wanted}
     over = {run.id for run in group.runs if run.over}
-    publication = TablePublication(group, tables.permitted, wanted, errors, over, launch.keep_replaced_days)
+    publication = TablePublication(
+        group, tables.permitted, wanted, unfit, over, launch.keep_replaced_days, reviewed.rows(group)
+    )
     waits: Result | None = None
     try:
         tables.publish(publication, again=any(run.publication for run in runs))
@@ -141,12 +174,24 @@ def _publish_table(
         publication.settle(dict.fromkeys(wanted, error_info(e)))
     except NotNow as e:
         waits = put_off(e.__cause__ or e)
-    refused = {id: each for id, each in publication.results.items() if isinstance(each, ErrorInfo)}
-    found: dict[int, str | Result] = {id: each for id, each in publication.results.items() if isinstance(each, str)}
-    found.update(_refused({id: each for id, each in refused.items() if id not in failed}, tables))
+    results = publication.results
+    refused = {id: each for id, each in results.items() if isinstance(each, ErrorInfo) and id not in ended}
+    found: dict[int, Published | NotPublished] = {**_refused(refused, tables)}
+    for id, result in results.items():
+        if isinstance(result, str):
+            found[id] = Published(group.output.table, result, id in publication.replaced_changes)
+        elif isinstance(result, BaseChanged):
+            found[id] = result
     if waits is not None:
-        found.update(dict.fromkeys(wanted - publication.results.keys(), waits))
+        found.update(dict.fromkeys(wanted - results.keys(), waits))
     return found
+
+
+def _reason(ended: NotPublished) -> ErrorInfo | BaseChanged:
+    if isinstance(ended, BaseChanged):
+        return ended
+    assert ended.error is not None
+    return ended.error
 
 
 def _refused(errors: Mapping[int, ErrorInfo], tables: Tables) -> Mapping[int, Result]:
@@ -163,25 +208,28 @@ def _refused(errors: Mapping[int, ErrorInfo], tables: Tables) -> Mapping[int, Re
 
 
 def _publish_folders(
-    launch: Launch, attempt: int, run: LaunchedRun, published: Sequence[Published], tables: Tables
-) -> Result:
+    run: LaunchedRun, published: Sequence[Published], reviewed: Reviewed, tables: Tables
+) -> NotPublished:
     """Publish the directories of a run whose tables are ``published``."""
-    key, folders = key_of(launch.installation, run.id), [each for each in run.outputs if TableOutput.of(each) is None]
+    found = [*published]
     try:
-        for folder in folders:
-            publication = Publication(Path(folder), key, attempt, run.publication, launch.keep_replaced_days)
-            tables.patience.retry(folder, partial(_publish_files, publication), _is_refusal)
+        for folder in (each for each in run.outputs if TableOutput.of(each) is None):
+            publication = reviewed.folder(run, folder)
+            changed = tables.patience.retry(folder, partial(_publish_files, publication), _is_refusal)
+            found.append(Published(folder, replaced_change=changed))
+    except BaseChanged as e:
+        return e
     except NotNow as e:
         return put_off(e.__cause__ or e)
     except Exception as e:  # noqa: BLE001 - what a file system does is not known
         return Result(False, error_info(e))
-    return Result(True, published=(*published, *map(Published, folders)))
+    return Result(True, published=tuple(found))
 
 
-def _publish_files(publication: Publication, _: int) -> None:
-    """One try: what an earlier one has done is found on disk."""
+def _publish_files(publication: Publication, _: int) -> bool:
+    """One try: what an earlier one has done is found on disk. Returns as ``publish``."""
     try:
-        publish(publication)
+        return publish(publication)
     except StagedOutputGone as e:
         if not publication.target.parent.is_dir():
             # A disk that is not mounted looks as if all were deleted.
@@ -190,4 +238,4 @@ def _publish_files(publication: Publication, _: int) -> None:
 
 
 def _is_refusal(error: Exception) -> bool:
-    return isinstance(error, (StagedOutputGone, PublishedAgain))
+    return isinstance(error, (StagedOutputGone, PublishedAgain, BaseChanged))

@@ -109,19 +109,20 @@ class Reporter:
 
         return report
 
-    def staged(self, run: LaunchedRun, outputs: tuple[str, ...]) -> None:
-        """Report that a run's tasks succeeded and staged ``outputs``."""
-        self._send("RunStaged", run, outputs=outputs)
+    def staged(self, run: LaunchedRun, outputs: tuple[str, ...], bases: tuple[str, ...] = ()) -> None:
+        """Report that a run's tasks succeeded and staged ``outputs``. ``bases``: the state of their places, for a review."""
+        self._send("RunStaged", run, outputs=outputs, bases=bases or None)
 
     def ended(self, run: LaunchedRun, result: Result) -> None:
-        """Report the end of a run, or that it is left to another publisher."""
+        """Report the end of a run, that it is left to another publisher, or that it waits for another review."""
         if result.put_off:
-            self._send("RunPublicationPutOff", run, error=_data(result.error))
-            return
+            return self._send("RunPublicationPutOff", run, error=_data(result.error))
+        if result.changed:
+            return self._send("RunBaseChanged", run, changed=result.changed, bases=result.bases)
         state = "succeeded" if result.succeeded else "failed"
         published = [as_json(each) for each in result.published] or None
         about = {"error": _data(result.error), "cost": _data(self.cost_of_run()), "published": published}
-        self._send("RunReported", run, state=state, **about)
+        return self._send("RunReported", run, state=state, **about)
 
     def attempt_ended(
         self, error: ErrorInfo | None = None, *, released: bool = False, stays: bool = False, cost: Cost | None = None

@@ -13,6 +13,7 @@ from retrofill.domain.run import GOING, RunState
 from retrofill.store.arrays import one_of
 from retrofill.store.budgets import may_be_used_up
 from retrofill.store.failures import failed_since_resume, has_failed
+from retrofill.store.reviews import APPROVED, WAITS, staged_and
 from retrofill.store.states import constant, in_state
 from retrofill.store.tables import backfill, backfill_command, backfill_request, run, run_cancel
 from retrofill.store.transition import transition
@@ -145,15 +146,13 @@ _MINE = run.c.backfill_id == backfill.c.id
 _QUEUED = exists().where(_MINE, in_state(run, RunState.QUEUED))
 _GOING = exists().where(_MINE, in_state(run, *GOING))
 _EXECUTES = exists().where(_MINE, in_state(run, RunState.STARTING, RunState.RUNNING))
-# What it stages is not published yet, and it does not wait for the review already.
-_BEFORE_REVIEW = (
-    backfill.c.review
-    & backfill.c.approved_at.is_(None)
-    & in_state(backfill, BackfillState.RUNNING, BackfillState.PAUSED)
-)
+_HELD = staged_and(WAITS)
+_PUBLISHES = exists().where(_MINE, in_state(run, RunState.PUBLISHING)) | staged_and(APPROVED)
+# Something waits for a review, and the backfill does not already.
+_BEFORE_REVIEW = _HELD & in_state(backfill, BackfillState.RUNNING, BackfillState.PAUSED)
 _TO_BE_DECIDED = _STILL_ACTIVE.where(
     ~(_QUEUED | _GOING)
-    | (_BEFORE_REVIEW & ~(_QUEUED | _EXECUTES))
+    | (_BEFORE_REVIEW & ~(_QUEUED | _EXECUTES | _PUBLISHES))
     | ((backfill.c.on_run_failure != constant(OnRunFailure.CONTINUE)) & failed_since_resume())
     | may_be_used_up()
 )
@@ -164,7 +163,14 @@ _RUN_CANCELLED = (
     .exists()
 )
 _PROGRESS = select(
-    _QUEUED, _GOING, _EXECUTES, exists().where(_MINE, has_failed(run)), _RUN_CANCELLED, failed_since_resume()
+    _QUEUED,
+    _GOING,
+    _EXECUTES,
+    exists().where(_MINE, has_failed(run)),
+    _RUN_CANCELLED,
+    failed_since_resume(),
+    _HELD,
+    _PUBLISHES,
 ).where(backfill.c.id == bindparam("id"))
 _COUNTS = (
     select(run.c.state, func.count())
@@ -193,27 +199,16 @@ class Progress:
     any_failed: bool
     any_run_cancelled: bool  # by a request for this run
     failed_since_resume: bool
+    any_held: bool  # its output waits for a review
+    any_publishing: bool  # its output is published, or waits for a publisher
 
 
 def progress(conn: Connection, id: str) -> Progress:
     """Progress of a locked backfill; each field is one probe of an index."""
-    queued, going, executes, any_failed, any_run_cancelled, failed_since = conn.execute(_PROGRESS, {"id": id}).one()
-    return Progress(queued or going, queued or executes, any_failed, any_run_cancelled, failed_since)
+    queued, going, executes, *others = conn.execute(_PROGRESS, {"id": id}).one()
+    return Progress(queued or going, queued or executes, *others)
 
 
 def run_counts(conn: Connection, id: str) -> dict[str, int]:
     """Number of runs by state, without superseded ones; states without runs are absent."""
     return dict(conn.execute(_COUNTS, {"backfill": id}).all())
-
-
-def is_held(row: RowMapping) -> bool:
-    """Whether what a backfill stages waits for a review, by its row."""
-    return bool(row["review"]) and row["approved_at"] is None
-
-
-_HELD = select(backfill.c.id).where(one_of(backfill.c.id, "ids"), backfill.c.review, backfill.c.approved_at.is_(None))
-
-
-def held(conn: Connection, ids: Collection[str]) -> set[str]:
-    """Those of these backfills whose output waits for a review that has not approved it."""
-    return set(conn.execute(_HELD, {"ids": sorted(ids)}).scalars())

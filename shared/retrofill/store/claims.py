@@ -271,41 +271,45 @@ def pipelines_with_suspects(conn: Connection, shard: int) -> set[int]:
     return set(conn.execute(_SHARDS_SUSPECTS, {"shard": shard}).scalars())
 
 
+_TO_PUBLISH = Arrays("to_publish", number="no", backfill_id=Text, count=Integer, below=Integer)
 _FIRST = func.min(run.c.position)
 # Only once their attempt is over: until then, its own driver publishes them, and more of its runs may be accepted.
 _ACCEPTED = (
     select(run.c.accepted_attempt, _FIRST.label("first"))
     .where(
-        run.c.backfill_id == _WANTED.c.backfill_id,
+        run.c.backfill_id == _TO_PUBLISH.c.backfill_id,
         in_state(run, RunState.STAGED),
+        run.c.review < _TO_PUBLISH.c.below,
         due_to_publish(),
         ~exists().where(attempt.c.id == run.c.accepted_attempt, attempt.c.slot.is_not(None)),
     )
     .group_by(run.c.accepted_attempt)
     .order_by(_FIRST)
-    .limit(_WANTED.c.count)
-    .correlate(_WANTED.table)
+    .limit(_TO_PUBLISH.c.count)
+    .correlate(_TO_PUBLISH.table)
     .lateral("accepted")
 )
 _STAGED = (
     select(run, attempt.c.code.label("accepted_code"))
-    .select_from(_WANTED.table.join(_ACCEPTED, true()))
+    .select_from(_TO_PUBLISH.table.join(_ACCEPTED, true()))
     .join(
         run,
-        and_(run.c.backfill_id == _WANTED.c.backfill_id, run.c.accepted_attempt == _ACCEPTED.c.accepted_attempt),
+        and_(run.c.backfill_id == _TO_PUBLISH.c.backfill_id, run.c.accepted_attempt == _ACCEPTED.c.accepted_attempt),
     )
     .outerjoin(attempt, attempt.c.id == run.c.accepted_attempt)
-    .where(in_state(run, RunState.STAGED))
-    .order_by(_WANTED.c.no, _ACCEPTED.c.first, run.c.position)
+    .where(in_state(run, RunState.STAGED), run.c.review < _TO_PUBLISH.c.below)
+    .order_by(_TO_PUBLISH.c.no, _ACCEPTED.c.first, run.c.position)
 )
 
 
-def staged(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[list[RowMapping]]]:
+def staged(conn: Connection, wanted: Mapping[str, tuple[int, int]]) -> dict[str, list[list[RowMapping]]]:
     """Accepted runs that may have a publisher now by backfill, those of one accepted attempt together.
 
-    The first ones, of at most as many attempts as ``wanted`` of each backfill. ``accepted_code``: where the code of the
-    attempt is that staged their output (``CodeLocation``).
+    ``wanted``: of how many attempts of each backfill at most, the first ones, and below which review
+    (``reviews.publishes_below``). ``accepted_code``: where the code of the attempt is that staged their output
+    (``CodeLocation``).
     """
-    given = _WANTED.values(backfill_id=wanted, count=wanted.values())
+    counts, below = zip(*wanted.values(), strict=True)
+    given = _TO_PUBLISH.values(backfill_id=wanted, count=counts, below=below)
     found = _by_backfill(conn, _STAGED, given)
     return {id: [list(rows) for _, rows in groupby(runs, itemgetter("accepted_attempt"))] for id, runs in found.items()}

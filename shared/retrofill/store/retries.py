@@ -65,27 +65,28 @@ _SAME = ("backfill_id", "pipeline_no", "interval_start", "interval_end", "positi
 # An undo has the outputs of what it restores from the start.
 _OUTPUTS = case((run.c.restores.is_not(None), run.c.outputs))
 _INSERT = insert(run).from_select(
-    ["id", *_SAME, "outputs", "state", "queued_at"],
+    ["id", *_SAME, "outputs", "state", "queued_at", "review"],
     select(
         _PAIRS.c.new_id,
         *(run.c[name] for name in _SAME),
         _OUTPUTS,
         constant(RunState.QUEUED),
         bindparam("new_queued_at", type_=Moment),
+        bindparam("new_review", type_=Integer),
     )
     .select_from(_PAIRS.table.join(run, run.c.id == _PAIRS.c.old_id))
     .order_by(run.c.position),
 )
 
 
-def replace(conn: Connection, runs: Sequence[Failed], now: datetime) -> list[NewRun]:
-    """Supersede failed runs by new ones. The caller holds the backfill's lock."""
+def replace(conn: Connection, runs: Sequence[Failed], now: datetime, review: int = 0) -> list[NewRun]:
+    """Supersede failed runs by new ones, which stage for this ``review``. The caller holds the backfill's lock."""
     ids = conn.execute(_NEXT_IDS, {"n": len(runs)}).scalars().all()
     made = [NewRun(id, old.id, old.position, old.interval_start) for id, old in zip(ids, runs, strict=True)]
     pairs = _PAIRS.values(old_id=(each.replaces for each in made), new_id=(each.id for each in made))
     # First, because each position has one run that is not superseded.
     conn.execute(_SUPERSEDE, pairs)
-    conn.execute(_INSERT, {**pairs, "new_queued_at": now})
+    conn.execute(_INSERT, {**pairs, "new_queued_at": now, "new_review": review})
     return made
 
 

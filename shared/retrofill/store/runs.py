@@ -8,11 +8,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, RowMapping, bindparam, func, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    RowMapping,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from retrofill.domain.backfill import ACTIVE
 from retrofill.domain.run import GOING, LIVE, MACHINE, RunState
 from retrofill.store.arrays import Arrays, one_of
+from retrofill.store.reviews import APPROVED, staged_and
 from retrofill.store.states import in_state
 from retrofill.store.tables import backfill, run
 from retrofill.store.transition import Values, transition
@@ -58,18 +71,33 @@ def mark_timed_out(conn: Connection, errors: Mapping[int, Mapping[str, Any]]) ->
     conn.execute(_MARK, _TIMED_OUT.values(id=errors, error=errors.values()))
 
 
-_WAITING = {
-    state: select(run)
-    .where(run.c.backfill_id == bindparam("backfill"), in_state(run, state))
+_QUEUED = (
+    select(run)
+    .where(run.c.backfill_id == bindparam("backfill"), in_state(run, RunState.QUEUED))
     .order_by(run.c.position)
     .limit(bindparam("most", type_=Integer))
-    for state in (RunState.QUEUED, RunState.STAGED)
-}
+)
+_HELD = (
+    select(run)
+    .where(
+        run.c.backfill_id == bindparam("backfill"),
+        in_state(run, RunState.STAGED),
+        run.c.review >= bindparam("approvals", type_=Integer),
+    )
+    .order_by(run.c.position)
+    .limit(bindparam("most", type_=Integer))
+)
 
 
-def waiting(conn: Connection, backfill_id: str, state: RunState, most: int) -> Sequence[RowMapping]:
-    """The first queued runs of a backfill, suspects included, or the first staged ones."""
-    return conn.execute(_WAITING[state], {"backfill": backfill_id, "most": most}).mappings().all()
+def queued(conn: Connection, backfill_id: str, most: int) -> Sequence[RowMapping]:
+    """The first queued runs of a backfill, suspects included."""
+    return conn.execute(_QUEUED, {"backfill": backfill_id, "most": most}).mappings().all()
+
+
+def held(conn: Connection, backfill_id: str, approvals: int, most: int) -> Sequence[RowMapping]:
+    """The first runs of a backfill whose output waits for another review than the first ``approvals``."""
+    given = {"backfill": backfill_id, "approvals": approvals, "most": most}
+    return conn.execute(_HELD, given).mappings().all()
 
 
 def due_to_publish() -> ColumnElement[bool]:
@@ -80,10 +108,7 @@ def due_to_publish() -> ColumnElement[bool]:
 _TO_PUBLISH = select(backfill.c.id).where(
     backfill.c.shard == bindparam("shard"),
     in_state(backfill, *ACTIVE),
-    or_(~backfill.c.review, backfill.c.approved_at.is_not(None)),
-    select(run.c.id)
-    .where(run.c.backfill_id == backfill.c.id, in_state(run, RunState.STAGED), due_to_publish())
-    .exists(),
+    staged_and(and_(APPROVED, due_to_publish())),
 )
 
 

@@ -36,8 +36,9 @@ class Waiting(Check):
             return False
         if any(a["state"] != "ended" for a in rows("attempt")):
             return False
-        held = {b["id"] for b in rows("backfill") if b["review"] and b["approved_at"] is None}
-        if any(r["state"] in LIVE or (r["state"] == "staged" and r["backfill_id"] not in held) for r in rows("run")):
+        approvals = {b["id"]: b["approvals"] for b in rows("backfill") if b["review"]}
+        held = {r["id"] for r in rows("run") if r["review"] >= approvals.get(r["backfill_id"], 1)}
+        if any(r["state"] in LIVE or (r["state"] == "staged" and r["id"] not in held) for r in rows("run")):
             return False
         if any(d["closed_at"] is None for d in rows("deadline_digest")):
             return False

@@ -40,8 +40,8 @@ def resumes_with_a_used_up_budget(patch: Patch) -> None:
     """A resume does not look at the budget."""
     answer = backfill_planner.commands.answer_command
 
-    def hopeful(command: Any, state: Any, used_up: Any = None, review: Any = Review.NONE) -> Any:
-        return answer(command, state, None, review)
+    def hopeful(command: Any, state: Any, used_up: Any = None, review: Any = Review.NONE, approvals: int = 0) -> Any:
+        return answer(command, state, None, review, approvals)
 
     patch(backfill_planner.commands, "answer_command", hopeful)
 

@@ -105,13 +105,23 @@ def test_what_is_asked_of_a_review(command, review):
 
 def test_only_what_neither_ended_nor_waits_puts_a_review_off():
     for snapshot in SNAPSHOTS:
-        waiting = replace(snapshot, review=Review.WAITS, any_open=False)
+        waiting = replace(snapshot, any_held=True, any_open=False)
         begins = judge(waiting) == BeginReview(complete=not (waiting.any_failed or waiting.any_run_cancelled))
         cancels = waiting.failed_since_resume and waiting.on_run_failure == "cancel"
         assert begins == (waiting.any_unfinished and waiting.state in (S.RUNNING, S.PAUSED) and not cancels)
-        assert not isinstance(judge(replace(waiting, any_open=True)), BeginReview)
-        for review in (Review.NONE, Review.APPROVED):
-            assert not isinstance(judge(replace(waiting, review=review)), BeginReview)
+        for other in ({"any_open": True}, {"any_publishing": True}, {"any_held": False}):
+            assert not isinstance(judge(replace(waiting, **other)), BeginReview)
+
+
+@pytest.mark.parametrize(
+    ("named", "approvals", "enters"),
+    [(None, 0, True), (None, 3, True), (0, 0, True), (2, 2, True), (0, 1, False), (3, 2, False)],
+)
+def test_the_review_that_a_command_names_is_the_one_that_it_approves(named, approvals, enters):
+    command = BackfillPublishRequested(review=named)
+    answer = answer_command(command, "in_review", review=Review.APPROVED, approvals=approvals)
+    assert (answer == Enter(S.RUNNING)) == enters
+    assert enters or "another review has begun since" in answer.message
 
 
 @pytest.mark.parametrize("command", WISHES)

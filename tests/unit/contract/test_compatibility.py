@@ -123,6 +123,7 @@ def test_what_the_types_of_others_are() -> None:
         "BackfillUndoRequested",
         "CallbackReplayRequested",
         "PipelineApplied",
+        "RunBaseChanged",
         "RunBegan",
         "RunCancelRequested",
         "RunReported",

@@ -14,7 +14,6 @@ from retrofill.contract.topics import RUN_STARTER
 from retrofill.deadlines import rows
 from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.deadline import Arming, DeadlineState
-from retrofill.domain.run import RunState
 from retrofill.store import (
     attempts,
     backfills,
@@ -113,7 +112,7 @@ HOT = {
     "server locked": lambda conn: claims.lock_suspects(conn, "default"),
     "suspects": lambda conn: claims.next_suspects(conn, {"b": 1}),
     "pipelines with suspects": lambda conn: claims.pipelines_with_suspects(conn, 0),
-    "all queued runs": lambda conn: runs.waiting(conn, "b", RunState.QUEUED, 1),
+    "all queued runs": lambda conn: runs.queued(conn, "b", 1),
     "announced": lambda conn: progress.announced(conn, ["b"]),
     "counts of runs": lambda conn: progress.counts(conn, ["b"]),
     "what attempts took": lambda conn: progress.measured(conn, {"b": 1}, NOW),
@@ -123,7 +122,7 @@ HOT = {
     "progress announced again": lambda conn: progress.put(conn, [{"backfill_id": "b", "sequence": 2, "runs": {}}]),
     "durations": lambda conn: durations.recent(conn, [1]),
     "queued runs": lambda conn: claims.next_queued(conn, {"b": 1}),
-    "staged runs": lambda conn: claims.staged(conn, {"b": 1}),
+    "staged runs": lambda conn: claims.staged(conn, {"b": (1, 1)}),
     "definitions": lambda conn: Definitions().of(conn, ["b"]),
     "pipelines": lambda conn: pipelines.find(conn, ["p"]),
     "codes": lambda conn: pipelines.codes(conn, [1]),

@@ -132,6 +132,7 @@ function Settings({ facts }) {
         ["on a run's failure", facts.on_run_failure],
         ["undoes", facts.undoes && html`<a href=${`/backfills/${encodeURIComponent(facts.undoes)}`}>${facts.undoes}</a>`],
         ["budget", budget],
+        ["changed since its approval", facts.changed_intervals.length ? facts.changed_intervals.slice(0, 10).map((at) => moment(at, facts.timezone)).join(", ") + (facts.changed_intervals.length > 10 ? " …" : "") : null],
         ["conf", conf],
         ["code", facts.latest_code ? "the latest at each start" : facts.code_sha256 && html`<code>${facts.code_sha256.slice(0, 12)}</code>`],
         ["started again", facts.runs_started_again ? plural(facts.runs_started_again, "run") : null],

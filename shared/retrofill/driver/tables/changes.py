@@ -34,7 +34,7 @@ def rows_before(table: Format, group: Group, session: Any) -> Any:
 
 def changed(table: Format, group: Group, session: Any) -> dict[int, Exception]:
     """The runs of an undo that must not be published, by id, and why. Empty for other groups."""
-    undoing = [each for each in group.members if each.output.undoes]
+    undoing = [each for each in group.members if each.output.undoes and not each.run.over_changes]
     if not undoing:
         return {}
     commits = table.history()

@@ -17,6 +17,8 @@ from retrofill.driver.tables.states import as_of
 
 RECENT_COMMITS = 20
 MAX_WHY = 1000
+# Numbers begin again in a table that was created again.
+_VERSION = ("version", "unix_millis(timestamp) AS at")
 # Tables that this process has published. What has changed since only costs tries.
 _PARTITIONED: dict[str, bool] = {}
 
@@ -39,6 +41,16 @@ class Delta:
             (detail,) = self.session.sql(f"DESCRIBE DETAIL {self.table}").select("partitionColumns").collect()
             _PARTITIONED[self.table] = bool(detail.partitionColumns)
         return not _PARTITIONED[self.table]
+
+    def version(self) -> str:
+        (last,) = self.session.sql(f"DESCRIBE HISTORY {self.table} LIMIT 1").selectExpr(*_VERSION).collect()
+        return f"{last.version}@{last.at}"
+
+    def number(self, version: str) -> str:
+        return version.partition("@")[0]
+
+    def predecessor(self, published: str) -> str | None:
+        return str(int(published) - 1)
 
     def look(self, group: Group, *, again: bool) -> Looked:
         if not again:

@@ -28,11 +28,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs whose rows the accepted ``attempt`` (id) staged in one table, in the order of their intervals."""
+    """Runs whose rows the accepted ``attempt`` (id) staged in one table, in the order of their intervals.
+
+    ``review``: after how many reviews whose result was not published.
+    """
 
     launch: Launch
     attempt: int
     members: tuple[Member, ...]
+    review: int = 0
 
     @property
     def output(self) -> TableOutput:
@@ -46,8 +50,7 @@ class Group:
     @property
     def id(self) -> str:
         """Identifies the group in a table, wherever and whenever it is derived."""
-        review = self.runs[0].review
-        runs = f"{self.output.staged} {ids_text(run.id for run in self.runs)} {review}"
+        runs = f"{self.output.staged} {ids_text(run.id for run in self.runs)} {self.review}"
         digest = hashlib.sha256(runs.encode()).hexdigest()[:16]
         return f"retrofill {self.launch.installation} {self.attempt} {digest}"
 
@@ -100,10 +103,12 @@ class Group:
 def groups_of(launch: Launch, attempt: int, runs: Iterable[LaunchedRun]) -> list[Group]:
     """The whole group of each table that an accepted ``attempt`` (id) staged, in the order of a run's outputs.
 
-    ``runs``: all of its runs that were accepted, with their outputs. Those that a review took out form groups of their own.
+    ``runs``: all of its runs that were accepted, with their outputs. Those that wait for another review are part of the
+    groups before that, too, because these are fixed.
     """
     found: dict[tuple[str, int], list[Member]] = {}
     for run in sorted(runs, key=lambda run: run.interval_start):
         for table in filter(None, map(TableOutput.of, run.outputs)):
-            found.setdefault((table.staged, run.review), []).append(Member(run, table))
-    return [Group(launch, attempt, tuple(members)) for members in found.values()]
+            for review in range(run.review + 1):
+                found.setdefault((table.staged, review), []).append(Member(run, table))
+    return [Group(launch, attempt, tuple(members), review) for (_, review), members in found.items()]

@@ -11,7 +11,7 @@ from retrofill.driver.tables.group import Group
 from retrofill.driver.tables.layout import separates
 from retrofill.driver.tables.marker import Commit, ids_in
 from retrofill.driver.tables.protocol import Burned, Looked, NotPublished, NotSeen
-from retrofill.driver.tables.states import as_of
+from retrofill.driver.tables.states import aligned, as_of
 
 # Iceberg replaces whole files.
 _MIXED_FILE = "some, but not all, rows match filter"
@@ -42,6 +42,19 @@ class Iceberg:
         """Iceberg repeats a commit by itself if the other one has changed other files."""
         return False
 
+    def version(self) -> str:
+        # The session may know an older state, from which the last publisher's commit is missing.
+        self.session.sql(f"REFRESH TABLE {self.table}").collect()
+        # Unlike a query of its metadata, this needs no Spark job.
+        found = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('current-snapshot-id')").collect()
+        return str(found[0].value) if found[0].value.isdecimal() else ""
+
+    def number(self, version: str) -> str:
+        return version
+
+    def predecessor(self, published: str) -> str | None:  # noqa: ARG002 - it is validated from what was looked at
+        return None
+
     def look(self, group: Group, *, again: bool) -> Looked:
         self._note_position()
         return Looked(self._published(group) if again else {})
@@ -49,6 +62,10 @@ class Iceberg:
     def replace(self, rows: Any, group: Group) -> str | Burned:
         from pyspark.sql.functions import expr
 
+        schema = self.session.table(self.table).schema
+        if rows.columns != schema.names:
+            # A column was added to the table since the rows were staged, or dropped.
+            rows = aligned(rows, schema)
         writer = rows.writeTo(self.table).option("isolation-level", "serializable")
         if self._position is not None:
             # Without one the whole history is searched for conflicts.
@@ -104,11 +121,8 @@ class Iceberg:
         )
 
     def _note_position(self) -> None:
-        # The session may know an older state, from which the last publisher's commit is missing.
-        self.session.sql(f"REFRESH TABLE {self.table}").collect()
-        # Unlike a query of its metadata, this needs no Spark job.
-        found = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('current-snapshot-id')").collect()
-        self._position = int(found[0].value) if found[0].value.isdecimal() else None
+        version = self.version()
+        self._position = int(version) if version else None
 
     def _published(self, group: Group) -> dict[int, str]:
         """The versions of the group's runs that are published, by id."""

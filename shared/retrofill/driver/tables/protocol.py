@@ -46,6 +46,7 @@ class Looked:
 class Format(Protocol):
     """A table of a format. Methods raise whatever Spark does."""
 
+    table: str
     fixed: bool
     """Whether its groups are a fixed tree. If not, a publisher forms them of any of its runs."""
 
@@ -53,6 +54,15 @@ class Format(Protocol):
 
     def groups(self, whole: Group) -> list[Group]:
         """The groups to begin with: as large as the table's layout allows."""
+
+    def version(self) -> str:
+        """The table's present version: each commit makes another one, also after it was dropped and created again."""
+
+    def number(self, version: str) -> str:
+        """A version as Spark's ``VERSION AS OF`` takes it; empty for that of a table before its first commit."""
+
+    def predecessor(self, published: str) -> str | None:
+        """The version that a commit of ours replaced. ``None``: the one that was looked at, or it was refused."""
 
     def conflicts_always(self) -> bool:
         """Whether a commit is refused if any other was made meanwhile, whatever that has changed."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Callable, Collection, Generator, Mapping, Sequence, Union
+from typing import Any, Callable, Collection, Generator, Mapping, Sequence, TypeVar, Union
 
 from retrofill.bus.crash import crash_point
+from retrofill.driver.base import BaseChanged
 from retrofill.driver.errors import error_info
 from retrofill.driver.facts import ErrorInfo
 from retrofill.driver.launch import Launch, LaunchedRun
@@ -20,6 +21,7 @@ from retrofill.driver.loss import line_of
 from retrofill.driver.patience import NotNow, Patience
 from retrofill.driver.publication import StagedOutputGone
 from retrofill.driver.session import Sessions
+from retrofill.driver.tables.base import ReviewedRows
 from retrofill.driver.tables.changes import changed
 from retrofill.driver.tables.formats import FORMATS
 from retrofill.driver.tables.group import Group
@@ -36,10 +38,14 @@ _REFUSALS = ("22", "23", "42", "0A")
 _OF_HIVE = "_LEGACY_ERROR_TEMP_3065"
 Permitted = Callable[[Sequence[LaunchedRun]], bool]
 Steps = Generator[str, None, None]
-# Of a run: the table's version since it was published, or why it is not.
-TableResult = Union[str, ErrorInfo]
+# Of a run: the table's version since it was published, or why it is not: for good, or until another review.
+TableResult = Union[str, ErrorInfo, BaseChanged]
+Unfit = Union[ErrorInfo, BaseChanged]
 
 
+# Begins the text of a burn for a run that waits for another review.
+_HELD = "BaseChanged: "
+Found = TypeVar("Found")
 # Then no part of a group can be published, either.
 _HOPELESS = (StagedOutputGone, NotSeen)
 
@@ -53,15 +59,18 @@ class TablePublication:
     """What an accepted attempt staged for one table.
 
     ``whole``: the group of all its runs. ``wanted``: the ids of those to be published now. ``failed``: of these, those
-    that must not be, because another output of theirs failed. ``over``: the ids of those that have ended.
+    that must not be, because of another output of theirs. ``over``: the ids of those that have ended. ``reviewed``: what a
+    review has approved. ``replaced_changes``: the ids of those that replaced something else.
     """
 
     whole: Group
     permitted: Permitted
     wanted: Collection[int]
-    failed: Mapping[int, ErrorInfo] = field(default_factory=dict)
+    failed: Mapping[int, Unfit] = field(default_factory=dict)
     over: Collection[int] = ()
     keep_days: int = 0
+    reviewed: ReviewedRows | None = None
+    replaced_changes: set[int] = field(default_factory=set)
     results: dict[int, TableResult] = field(default_factory=dict)
 
     def open(self, group: Group) -> Group | None:
@@ -74,8 +83,9 @@ class TablePublication:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody needs the staged rows any more."""
-        return all(run.id in self.results or run.id in self.over for run in self.whole.runs)
+        """Whether nobody needs the staged rows any more. What waits for another review is staged still."""
+        done = {id for id, each in self.results.items() if not isinstance(each, BaseChanged)}
+        return all(run.id in done or run.id in self.over for run in self.whole.runs)
 
 
 class Tables:
@@ -91,6 +101,22 @@ class Tables:
         self._launch = launch
         self._sessions = sessions
         self._lost = lost
+
+    def session(self) -> Any:
+        """The session in which it publishes."""
+        return self._sessions.publisher()
+
+    def retried(self, output: str, work: Callable[[], Found]) -> Found:
+        """What ``work`` returns, which only reads a table. Raises ``NotNow``."""
+
+        def once(_: int) -> Found:
+            try:
+                return work()
+            except Exception as e:
+                self.leave_if_lost(e)
+                raise
+
+        return self.patience.retry(output, once, lambda _: False)
 
     def publish(self, publication: TablePublication, *, again: bool) -> None:
         """Replace the rows of the runs that are wanted, into ``publication.results``. Idempotent.
@@ -174,7 +200,7 @@ def _decide(
     publication: TablePublication, table: Format, group: Group, session: Any, burned: Burned | None, *, again: bool
 ) -> Steps:
     """Commit a group. If that cannot be, burn it and go on with its halves."""
-    unfit = {} if burned else {**_failed(publication, group), **_changed(table, group, session)}
+    unfit = {} if burned else _unfit(publication, table, group, session)
     if unfit and not table.fixed:
         publication.settle(unfit)
         fit = publication.open(group)
@@ -191,10 +217,11 @@ def _decide(
         yield "table:burn"
         result = table.burn(group, _text(why))
     if not isinstance(result, Burned):
+        _compare_after(publication, table, group, session, result)
         publication.settle({run.id: result for run in group.runs})
     elif len(group.members) == 1 or (result.at_once and isinstance(error, _HOPELESS)):
-        why = _error(result.why) if error is None else error_info(error)
-        publication.settle({run.id: unfit.get(run.id, why) for run in group.runs})
+        found = _why(result.why, table.table) if error is None else error_info(error)
+        publication.settle({run.id: unfit.get(run.id, found) for run in group.runs})
     else:
         for half in group.halves():
             yield from _publish(publication, table, half, session, again=again or not result.at_once)
@@ -226,12 +253,28 @@ def _commit(
         return seen.burned, gone
 
 
-def _failed(publication: TablePublication, group: Group) -> dict[int, ErrorInfo]:
-    return {run.id: publication.failed[run.id] for run in group.runs if run.id in publication.failed}
+def _unfit(publication: TablePublication, table: Format, group: Group, session: Any) -> dict[int, Unfit]:
+    """The runs of a group that must not be published now, by id, and why."""
+    errors = changed(table, group, session)
+    return {
+        **({} if publication.reviewed is None else publication.reviewed.changed(table, group, session)),
+        **{id: error_info(error) for id, error in errors.items()},
+        **{run.id: publication.failed[run.id] for run in group.runs if run.id in publication.failed},
+    }
 
 
-def _changed(table: Format, group: Group, session: Any) -> dict[int, ErrorInfo]:
-    return {id: error_info(error) for id, error in changed(table, group, session).items()}
+def _compare_after(publication: TablePublication, table: Format, group: Group, session: Any, version: str) -> None:
+    """Find out whether somebody changed rows between the comparison and the commit, as far as that can be told."""
+    if publication.reviewed is None:
+        return
+    try:
+        replaced = publication.reviewed.replaced_changes(table, group, session, version)
+    except Exception as e:  # noqa: BLE001 - the rows are published
+        log.warning("replaced_rows_not_compared", table=table.table, error=first_line(e))
+        return
+    if replaced:
+        publication.replaced_changes |= replaced
+        log.warning("replaced_change", output=table.table, runs=sorted(replaced), restored_by="undo")
 
 
 def _ask(publication: TablePublication, group: Group) -> None:
@@ -270,11 +313,13 @@ def is_refusal(error: Exception) -> bool:
     return known and (isinstance(error, AnalysisException) or (state or "").startswith(_REFUSALS))
 
 
-def _text(error: ErrorInfo) -> str:
-    return f"{error.type}: {error.message}"
+def _text(why: Unfit) -> str:
+    return f"{_HELD}{why.output}" if isinstance(why, BaseChanged) else f"{why.type}: {why.message}"
 
 
-def _error(why: str) -> ErrorInfo:
-    """The error that a former publisher burned a group for, from its text."""
-    type, _, message = why.partition(": ")
+def _why(text: str, table: str) -> Unfit:
+    """Why a former publisher burned a group, from its text."""
+    if text.startswith(_HELD):
+        return BaseChanged(f"the interval in {table}", text[len(_HELD) :])
+    type, _, message = text.partition(": ")
     return ErrorInfo(type, message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 from retrofill.driver.kept import NotKept
 from retrofill.driver.tables.output import quoted
@@ -36,17 +36,36 @@ def aligned(rows: Any, schema: Any) -> Any:
     return rows.select(*(each.cast(field.dataType).alias(field.name) for each, field in zip(columns, schema)))
 
 
+def digests(rows: Any, conditions: Sequence[str], within: str) -> list[str]:
+    """Text for each condition, the same for two states with the same rows that meet it: one Spark job for all.
+
+    No row meets two of them, and all that meet one are ``within`` another condition.
+    """
+    from pyspark.sql.functions import expr
+
+    whose = " ".join(f"WHEN {each} THEN {number}" for number, each in enumerate(conditions))
+    hashed = rows.where(within).select(_hash(rows.schema).alias("hash"), expr(f"CASE {whose} END").alias("whose"))
+    summed = hashed.groupBy("whose").agg(expr("count(*) AS number"), expr("sum(hash) AS total")).collect()
+    found = {row.whose: f"{row.number} rows {row.total}" for row in summed}
+    return [found.get(number, "0 rows") for number in range(len(conditions))]
+
+
 def _digest(rows: Any, condition: str) -> Any:
     """The number of rows and the sum of their hashes."""
+    hashed = rows.where(condition).select(_hash(rows.schema).alias("hash"))
+    return tuple(hashed.selectExpr("count(*)", "sum(hash)").collect()[0])
+
+
+def _hash(schema: Any) -> Any:
+    """The hash of a row, as a number that can be summed up."""
     from pyspark.sql.functions import col, struct, to_json, xxhash64
 
     columns = []
-    for field in sorted(rows.schema, key=lambda each: each.name.lower()):
+    for field in sorted(schema, key=lambda each: each.name.lower()):
         plain = not any(each in field.dataType.simpleString() for each in ("map<", "variant"))
         column = col(quoted(field.name))
         columns.append(column if plain else to_json(struct(column)))
         if field.nullable:
             # The hash passes over nulls.
             columns.append(column.isNull())
-    hashed = rows.where(condition).select(xxhash64(*columns).cast("decimal(38,0)").alias("hash"))
-    return tuple(hashed.selectExpr("count(*)", "sum(hash)").collect()[0])
+    return xxhash64(*columns).cast("decimal(38,0)")

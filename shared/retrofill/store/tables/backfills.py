@@ -55,10 +55,12 @@ backfill = Table(
     # Failed runs that the last resume or change accepted; more than that means one has failed since.
     Column("failed_before", Integer, nullable=False, server_default=text("0")),
     # Whether staged output waits for a review, when the last one began in which no run had failed,
-    # and when it was approved.
+    # when and how often it was approved, and whether the last approval was for any state of the outputs.
     Column("review", Boolean, nullable=False, server_default=text("false")),
     Column("staged_at", Moment),
     Column("approved_at", Moment),
+    Column("approvals", Integer, nullable=False, server_default=text("0")),
+    Column("forced", Boolean, nullable=False, server_default=text("false")),
     # The backfill whose output its runs undo.
     Column("undoes", Text),
     # Trace context of the plan, the parent of the spans of its runs.

@@ -53,8 +53,8 @@ run = Table(
     Column("finished_at", Moment),
     # Why it failed. While it runs: that it timed out, for which it fails once its attempt has ended.
     Column("error", JSONB(none_as_null=True)),
-    # Output that the accepted attempt staged ({"folders": [path, …]}), that attempt, and the
-    # publisher's fencing token.
+    # Output that the accepted attempt staged ({"folders": [path, …]}, for a review with the state of each place as
+    # "bases", and those that others have changed since as "changed"), that attempt, and the publisher's fencing token.
     Column("outputs", JSONB),
     Column("accepted_attempt", BigInteger),
     Column("publication", Integer, nullable=False, server_default=text("0")),
@@ -63,6 +63,8 @@ run = Table(
     Column("publish_error", JSONB(none_as_null=True)),
     # When it was staged, if it was held for a review: deadlines and averages count that as its end.
     Column("staged_at", Moment),
+    # The review that it waits for: it is approved once its backfill was approved more often.
+    Column("review", Integer, nullable=False, server_default=text("0")),
     # What it has published: {"outputs": [{"name": "lake.db.t", "version": "8"}, …]}.
     Column("published", JSONB(none_as_null=True)),
     # Archive with the attempt's code; null where the code is imported in place.
