@@ -28,7 +28,8 @@ def requested_again(conn: Connection, row: RowMapping, user: str | None) -> Back
             f"backfill {id} is an undo: request it again with 'retrofill backfill undo {row['undoes']}', which leaves out "
             "what is undone"
         )
-    dates = not_done(conn, id, MAX_DATES + 1)
+    left = not_done(conn, id)
+    dates = left.starts
     if not dates and reads.purged(conn, row):
         raise UserError(f"backfill {id} was purged: request its range again with 'retrofill backfill create'")
     if not dates:
@@ -48,6 +49,7 @@ def requested_again(conn: Connection, row: RowMapping, user: str | None) -> Back
     return BackfillRequested(
         **fields,
         intervals=tuple(dates),
+        interval_ends=tuple(left.ends),
         latest_code=row["code_follows"],
         reprocess_behavior=ReprocessBehavior.COMPLETED if completed else ReprocessBehavior.FAILED,
         triggered_by=user,

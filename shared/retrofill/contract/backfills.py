@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Literal, Self
 
@@ -44,6 +45,12 @@ class BackfillRequested(Message):
         max_length=MAX_DATES,
         description="Logical dates instead of from and to; a bare date means all intervals that start on that day",
     )
+    interval_ends: tuple[Moment, ...] = Field(
+        (),
+        max_length=MAX_DATES,
+        description="Where the intervals end, which are moments then: the request is rejected if the pipeline's "
+        "schedule or time zone makes others of them by now",
+    )
     max_active_runs: int | None = Field(None, ge=1, le=10_000, description="Default: the pipeline's")
     batch_size: int | None = Field(
         None, ge=1, le=MAX_BATCH, description="Default: the pipeline's, which it may lower but not raise"
@@ -79,6 +86,10 @@ class BackfillRequested(Message):
         if not self.intervals and len(given) < 2:
             missing = " and ".join(repr(name) for name in ("from", "to") if name not in given)
             raise ValueError(f"it has no {missing}: give from and to, or intervals")
+        if self.interval_ends and len(self.interval_ends) != len(self.intervals):
+            raise ValueError(f"it has {len(self.intervals):,} intervals and {len(self.interval_ends):,} interval_ends")
+        if self.interval_ends and not all(isinstance(each, datetime) for each in self.intervals):
+            raise ValueError("with interval_ends, the intervals are moments: write them like 2024-01-31T00:00:00+00:00")
         return self
 
     @property
@@ -87,6 +98,12 @@ class BackfillRequested(Message):
         if self.from_ is not None and self.to is not None:
             return ((self.from_, self.to),)
         return tuple((each, each) for each in self.intervals)
+
+    @property
+    def expected(self) -> Sequence[tuple[datetime, datetime]]:
+        """The very intervals that it is about, if it names their ends."""
+        starts = (each for each in self.intervals if isinstance(each, datetime))
+        return list(zip(starts, self.interval_ends, strict=True)) if self.interval_ends else ()
 
     @property
     def budget_until(self) -> datetime | None:
@@ -223,6 +240,13 @@ class BackfillPlanned(BackfillEvent):
         default_factory=dict, description=f"Intervals without a run, by reason: {', '.join(SkipReason)}"
     )
     max_active_runs: int = Field(description="Maximum number of live attempts, each of one run or one batch")
+    recognized: int = Field(
+        0,
+        description="How many of those that already exist were done by runs of other intervals, as of an earlier schedule",
+    )
+    partly_done: int = Field(
+        0, description="Of the runs: how many have an interval of which runs of other intervals have done a part"
+    )
     undoes: str | None = Field(None, description="Id of the backfill whose output its runs undo")
     planned_at: Moment = Field(description="When, by the database's clock")
 
