@@ -45,12 +45,6 @@ class BackfillRequested(Message):
         max_length=MAX_DATES,
         description="Logical dates instead of from and to; a bare date means all intervals that start on that day",
     )
-    interval_ends: tuple[Moment, ...] = Field(
-        (),
-        max_length=MAX_DATES,
-        description="Where the intervals end, which are moments then: the request is rejected if the pipeline's "
-        "schedule or time zone makes others of them by now",
-    )
     max_active_runs: int | None = Field(None, ge=1, le=10_000, description="Default: the pipeline's")
     batch_size: int | None = Field(
         None, ge=1, le=MAX_BATCH, description="Default: the pipeline's, which it may lower but not raise"
@@ -77,6 +71,12 @@ class BackfillRequested(Message):
         None, description="Function of the allow-list to call if finish_by is missed"
     )
     budget: Budget | None = Field(None, description="What it may use: the backfill pauses when a limit is reached")
+    interval_ends: tuple[Moment, ...] = Field(
+        (),
+        max_length=MAX_DATES,
+        description="Where the intervals end, which are moments then: the request is rejected if the pipeline's "
+        "schedule or time zone makes others of them by now",
+    )
 
     @model_validator(mode="after")
     def _range_or_dates(self) -> Self:
@@ -303,6 +303,9 @@ class BackfillEnded(BackfillEvent):
     ended_at: Moment | None = Field(None, description="When, by the database's clock")
     range_start: Moment | None = Field(None, description="Start of its first data interval")
     range_end: Moment | None = Field(None, description="End of its last data interval")
+    undoes: str | None = Field(
+        None, description="Id of the backfill whose output its runs have undone, if it is an undo"
+    )
     command: str | None = Field(None, description="Shell command that shows the backfill")
 
 
