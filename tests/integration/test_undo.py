@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,9 @@ def test_a_purge_deletes_what_was_replaced_long_ago_and_leaves_what_can_be_undon
         conn.execute("UPDATE retrofill.run SET finished_at = finished_at - interval '100 days'")
         conn.commit()
     (today,) = (tmp_path / "_retrofill" / "kept").iterdir()
+    today = today.rename(today.with_name((datetime.now(UTC) - timedelta(days=3)).date().isoformat()))
+    # Whoever purges may have none of the run-starters' settings, or others.
+    monkeypatch.setenv("RETROFILL_KEEP_REPLACED_DAYS", "1")
     assert cli("purge", "--older-than", "90d").status == 0
     assert today.exists()
     undo(stack)

@@ -146,7 +146,7 @@ def steps(publication: Publication) -> Iterator[str]:
 
 def _put_away(own: Path, publication: Publication) -> None:
     if publication.keep_days:
-        keep(own, publication.target.parent / AREA)
+        keep(own, publication.target.parent / AREA, publication.keep_days)
     else:
         throw_away(own, publication.target.parent / AREA)
 
