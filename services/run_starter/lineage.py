@@ -98,8 +98,8 @@ def _event(kind: str, namespace: str, launch: LaunchRequest, run: RunToDo, error
             message=f"{error.type}: {error.message}", programmingLanguage="python", stackTrace=error.traceback
         )
     undo = launch.pipeline.code == UNDO_CODE
-    kind = "UNDO" if undo else "RUN"
-    job_type = job_type_job.JobTypeJobFacet(processingType="BATCH", integration="RETROFILL", jobType=kind)
+    what = "UNDO" if undo else "RUN"
+    job_type = job_type_job.JobTypeJobFacet(processingType="BATCH", integration="RETROFILL", jobType=what)
     return RunEvent(
         eventType=RunState[kind],
         eventTime=datetime.now(UTC).isoformat(),
