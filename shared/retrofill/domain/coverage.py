@@ -48,6 +48,13 @@ class Cover(NamedTuple):
 
 
 NOT_COVERED = Cover(finished=False, succeeded=False, some=False, by_others=False)
+# By one run alone: by whether it succeeded, and whether it is of this very interval.
+_BY_ONE = {
+    (True, True): Cover(finished=True, succeeded=True, some=True, by_others=False),
+    (True, False): Cover(finished=True, succeeded=True, some=True, by_others=True),
+    (False, True): Cover(finished=True, succeeded=False, some=False, by_others=False),
+    (False, False): NOT_COVERED,
+}
 
 
 def latest(runs: Sequence[Finished]) -> list[Stretch]:
@@ -96,9 +103,13 @@ def covers(starts: Sequence[datetime], ends: Sequence[datetime], stretches: Sequ
     for start, end in zip(starts, ends, strict=True):
         while first < len(stretches) and stretches[first].end <= start:
             first += 1
-        # Like most intervals of a range that is new, or was processed by the same schedule.
         if first == len(stretches) or stretches[first].start >= end:
             yield NOT_COVERED
+            continue
+        begin, until, run = stretches[first]
+        # Like most intervals that were processed before: there may be as many as a request may have runs.
+        if begin <= start and until >= end:
+            yield _BY_ONE[run.state == RunState.SUCCEEDED, run.start == start and run.end == end]
         else:
             yield _cover(start, end, stretches, first)
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from retrofill.domain.backfill import ReprocessBehavior
-from retrofill.domain.coverage import Cover, Finished, covers, latest
+from retrofill.domain.coverage import NOT_COVERED, Cover, Finished, covers, latest
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.schedule import TooManyIntervals, boundaries, range_bound
 
@@ -240,7 +240,13 @@ def plan(
     skipped: list[SkipReason | None] = [SkipReason.OUTSIDE_DATES] * first_inside
     recognized: list[int] = []
     partly_done: list[int] = []
+    if not history.finished:
+        skipped += [None] * (first_not_over - first_inside)
+        first_inside = first_not_over
     for number, cover in enumerate(_covered(found, slice(first_inside, first_not_over), history), first_inside):
+        if cover is NOT_COVERED:
+            skipped.append(None)
+            continue
         done = _is_done(cover, reprocess)
         skipped.append(SkipReason.ALREADY_EXISTS if done else None)
         if done and cover.by_others:
