@@ -12,7 +12,7 @@ ENVIRONMENT = "5d" * 32
 BACKFILL: Example = {"backfill_id": "flights-2013-01", "pipeline": "flights_daily"}
 RANGE: Example = {"range_start": "2013-01-01T05:00:00Z", "range_end": "2013-02-01T05:00:00Z"}
 INTERVAL: Example = {"interval_start": "2013-01-03T05:00:00Z", "interval_end": "2013-01-04T05:00:00Z"}
-RUN: Example = {**BACKFILL, "run_id": 4103, "attempt": 1, **INTERVAL}
+RUN: Example = {**BACKFILL, "run_id": 4103, "undoes_run_id": 3071, "attempt": 1, **INTERVAL}
 REPORT: Example = {"backfill_id": "flights-2013-01", "attempt_id": 981, "sent_at": "2026-03-02T08:00:20Z"}
 RUN_REPORT: Example = {**REPORT, "run_id": 4103, "attempt": 1, "publication": 0}
 ERROR: Example = {
@@ -54,7 +54,7 @@ CALLED: Example = {
 }
 PUBLISHED: Example = {"name": "lake.flights.delays", "version": "4407191023815243190", "replaced_change": False}
 SHOW = f"retrofill backfill show {BACKFILL['backfill_id']}"
-ENDED: Example = {**BACKFILL, **RANGE, "ended_at": "2026-03-02T09:00:00Z", "command": SHOW}
+ENDED: Example = {**BACKFILL, **RANGE, "undoes": "flights-2012-12", "ended_at": "2026-03-02T09:00:00Z", "command": SHOW}
 
 DEFINITION: Example = {
     "name": "flights_daily",
@@ -156,7 +156,12 @@ DEFINITION: Example = {
 
 BODIES: dict[str, Example] = {
     "PipelineApplied": {"pipeline": DEFINITION},
-    "PipelineAccepted": {"pipeline": "flights_daily", "changed": True},
+    "PipelineAccepted": {
+        "pipeline": "flights_daily",
+        "changed": True,
+        "schedule_before": "@hourly",
+        "timezone_before": "UTC",
+    },
     "PipelineRejected": {
         "pipeline": "flights_daily",
         "message": "task 'publish' comes after 'delay', which is not a task of this pipeline",
@@ -203,6 +208,8 @@ BODIES: dict[str, Example] = {
         **RANGE,
         "runs": 31,
         "skipped": {"already exists": 2},
+        "recognized": 1,
+        "partly_done": 1,
         "max_active_runs": 4,
         "undoes": "flights-2012-12",
         "planned_at": "2026-03-02T08:00:00Z",
@@ -327,11 +334,12 @@ BODIES: dict[str, Example] = {
         "state": "succeeded",
         **RANGE,
         "runs": 31,
+        "undoes": "flights-2012-12",
         "runs_by_state": {"succeeded": 31},
         "requested_at": "2026-03-02T08:00:00Z",
         "at": "2026-03-02T09:00:00Z",
     },
-    "IntervalStateChanged": {**RUN, "state": "succeeded", "at": "2026-03-02T08:12:40Z"},
+    "IntervalStateChanged": {**RUN, "state": "undone", "at": "2026-03-02T08:12:40Z"},
     "DeadlineArmed": {"deadline_id": 977, "due_at": "2026-03-02T08:10:00Z"},
     "DeadlineResolved": {"deadline_id": 977},
     "DeadlineMissed": {**MISS, "callback": "page_oncall"},

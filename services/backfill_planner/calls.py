@@ -29,8 +29,13 @@ _OCCASIONS = {
 def call_for_end(
     tx: Transaction, row: RowMapping, state: BackfillState, event: BackfillEnded, now: datetime, partitions: int
 ) -> None:
-    """Insert the callbacks listed for the backfill's end. Nothing is listed for a user's cancel."""
+    """Insert the callbacks listed for the backfill's end. Nothing is listed for a user's cancel.
+
+    Nor for the success of an undo: the data that was announced before is gone.
+    """
     occasion = _OCCASIONS.get(state)
+    if occasion == Occasion.BACKFILL_SUCCEEDED and row["undoes"] is not None:
+        return
     rules = [] if occasion is None else _rules(row, occasion)
     if occasion is None or not rules:
         return

@@ -129,6 +129,7 @@ def _end(tx: Transaction, row: RowMapping, state: BackfillState, partitions: int
         ended_at=now,
         range_start=row["covers"].lower,
         range_end=row["covers"].upper,
+        undoes=row["undoes"],
         command=show_command(row["id"]),
         **more,
     )

@@ -25,6 +25,8 @@ from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, Pipe
 from retrofill.contract.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
 from retrofill.contract.topics import Topic
 from retrofill.domain.allowed import refusal
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.domain.schedule import cron_of
 from retrofill.settings import Settings
 from retrofill.store import backfills, pipelines, planning, undo
 from retrofill.store.undo_plans import stored_undo
@@ -171,12 +173,19 @@ def _apply_pipeline(tx: Transaction, one: Received, settings: Settings) -> None:
             answer = PipelineRejected(pipeline=one.key, message=message)
             tx.emit(Topic.PIPELINE_EVENTS, one.key, answer, reply_to=one.record)
         case PipelineApplied(pipeline=definition):
+            before = pipelines.schedule_of(tx.conn, one.key)
             changed = pipelines.put(tx.conn, definition)
-            tx.emit(
-                Topic.PIPELINE_EVENTS, one.key, PipelineAccepted(pipeline=one.key, changed=changed), reply_to=one.record
-            )
+            accepted = PipelineAccepted(pipeline=one.key, changed=changed, **_replaced_schedule(before, definition))
+            tx.emit(Topic.PIPELINE_EVENTS, one.key, accepted, reply_to=one.record)
         case other:
             raise _wrong_topic(one, other)
+
+
+def _replaced_schedule(before: tuple[str, str] | None, definition: PipelineDefinition) -> dict[str, str]:
+    """The schedule and time zone before, if the definition has others."""
+    if before is None or (cron_of(before[0]), before[1]) == (cron_of(definition.schedule), definition.timezone):
+        return {}
+    return {"schedule_before": before[0], "timezone_before": before[1]}
 
 
 def _ended(one: Received) -> Sequence[str]:

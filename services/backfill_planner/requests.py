@@ -31,6 +31,7 @@ from retrofill.deadlines.arming import Armer
 from retrofill.deadlines.rows import Subject
 from retrofill.domain.alert import AT_PLANNING, OF_BACKFILL, Reference, check_handled, finish_by
 from retrofill.domain.backfill import BackfillState, Publish, ReprocessBehavior
+from retrofill.domain.changed_schedule import schedule_changed
 from retrofill.domain.deadline import alerts_counting_from, arm, due_at_planning
 from retrofill.domain.planning import (
     Intervals,
@@ -59,6 +60,7 @@ _ADDED_LATER: dict[str, object] = {
     "intervals": [],
     "budget": None,
     "publish": "at_once",
+    "interval_ends": [],
 }
 # What deadlines of the whole backfill count from, given when it was planned.
 _BACKFILL_REFERENCES: dict[Reference, Callable[[datetime], datetime]] = {
@@ -236,6 +238,8 @@ def _decide_backfill(
     if (too_late := past(body.finish_by, body.budget_until, now)) is not None:
         return too_late
     found = intervals.of(stored, body)
+    if (changed := schedule_changed(stored.definition, body.expected, found, body.reprocess_behavior)) is not None:
+        return changed
     if isinstance(found, Rejection):
         return found
     refused = too_slow(len(found.starts), request.timed_out)
@@ -271,6 +275,8 @@ def _write(
         range_end=made.intervals.end,
         runs=made.runs,
         skipped=made.skipped_counts,
+        recognized=len(made.recognized),
+        partly_done=len(made.partly_done),
         max_active_runs=columns["max_active_runs"],
         undoes=undoes,
         planned_at=now,

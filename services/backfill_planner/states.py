@@ -27,6 +27,7 @@ def emit_state(
         range_start=row["covers"].lower,
         range_end=row["covers"].upper,
         runs=row["runs"],
+        undoes=row.get("undoes"),
         runs_by_state=dict(by_state or {}),
         requested_at=row["requested_at"],
         at=at,

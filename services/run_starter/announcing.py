@@ -23,6 +23,7 @@ def facts(row: Row, pipeline: str, now: datetime, attempt: int | None = None) ->
         "backfill_id": row["backfill_id"],
         "pipeline": pipeline,
         "run_id": row["id"],
+        "undoes_run_id": row["restores"],
         "attempt": row["attempt"] if attempt is None else attempt,
         "interval_start": row["interval_start"],
         "interval_end": row["interval_end"],
@@ -39,7 +40,13 @@ def publishing(tx: Transaction, row: Row, pipeline: str, now: datetime, publicat
 
 
 def emit_state(tx: Transaction, fields: dict[str, Any], state: RunState, *, linger: bool = False) -> None:
-    """Publish the state on ``interval-states``. A run that never started has no record there."""
+    """Publish the state on ``interval-states``. A run that never started has no record there.
+
+    Until an undo has succeeded, what it is to undo is the state.
+    """
+    undoes = fields["undoes_run_id"] is not None
+    if undoes and state != RunState.SUCCEEDED:
+        return
     key = interval_key(fields["pipeline"], fields["interval_start"])
-    event = IntervalStateChanged.model_validate({**fields, "state": str(state)})
+    event = IntervalStateChanged.model_validate({**fields, "state": "undone" if undoes else str(state)})
     tx.emit(Topic.INTERVAL_STATES, key, event, linger=linger)

@@ -15,6 +15,7 @@ import structlog
 from retrofill.bus.clients import client_config
 from retrofill.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
 from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.undo import CODE as UNDO_CODE
 from retrofill.settings import Settings
 from run_starter.executors import LaunchRequest, RunToDo
 
@@ -96,12 +97,17 @@ def _event(kind: str, namespace: str, launch: LaunchRequest, run: RunToDo, error
         facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
             message=f"{error.type}: {error.message}", programmingLanguage="python", stackTrace=error.traceback
         )
-    job_type = job_type_job.JobTypeJobFacet(processingType="BATCH", integration="RETROFILL", jobType="RUN")
+    undo = launch.pipeline.code == UNDO_CODE
+    what = "UNDO" if undo else "RUN"
+    job_type = job_type_job.JobTypeJobFacet(processingType="BATCH", integration="RETROFILL", jobType=what)
     return RunEvent(
         eventType=RunState[kind],
         eventTime=datetime.now(UTC).isoformat(),
         run=Run(runId=run_uuid(run.id, run.attempt), facets=facets),
-        job=Job(namespace=namespace, name=launch.pipeline.name, facets={"jobType": job_type}),
+        # A job of its own: that an undo is complete is no success of the pipeline's.
+        job=Job(
+            namespace=namespace, name=f"{launch.pipeline.name}{'.undo' if undo else ''}", facets={"jobType": job_type}
+        ),
         producer=PRODUCER,
     )
 

@@ -32,7 +32,7 @@ def test_each_processing_of_an_interval_is_listed_with_what_it_published(
     assert shown[1]["attempt_id"] == accepted[0]["accepted_attempt"]
     assert cli("runs", "show", str(shown[1]["run_id"]), "--json").document["history"] == shown
     lines = cli("intervals", "show", "p", DAY).out.splitlines()
-    assert lines[0] == f"2020-01-02: run {shown[0]['run_id']} of backfill {ids[0]}"
+    assert lines[0] == f"2020-01-02 – 2020-01-03: run {shown[0]['run_id']} of backfill {ids[0]}"
     assert lines[2] == f"  published {tmp_path}/day={DAY}"
     assert cli("intervals", "show", "p", "2020-02-01").out == "no run of p has processed 2020-02-01\n"
     unknown = cli("intervals", "show", "nothing", DAY)

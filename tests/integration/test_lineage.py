@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,8 +15,9 @@ from tests.support.installation import Installation
 from retrofill.bus.clients import admin, reader
 from retrofill.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
 from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.undo import undo_of
 from run_starter.executors import LaunchRequest, RunToDo
-from run_starter.lineage import lineage_of, run_uuid
+from run_starter.lineage import _event, lineage_of, run_uuid
 
 TABLE, FOLDER = PublishedOutput(name="lake.db.t", version="8"), PublishedOutput(name="/data/day=1")
 ERROR = ErrorInfo(type="ValueError", message="no rows", traceback="line 1")
@@ -82,6 +84,13 @@ def test_start_and_end_of_each_run_are_told_with_job_interval_and_parent(install
     assert (folder["namespace"], folder["name"], folder["facets"]) == ("file", "/data/day=1", {})
     (failure,) = [e for e in events if e["eventType"] == "FAIL"]
     assert failure["run"]["facets"]["errorMessage"]["message"] == "ValueError: no rows"
+
+
+def test_an_undo_is_no_success_of_the_pipelines_job() -> None:
+    undo = replace(launch(1), pipeline=undo_of(daily("flights")))
+    for attempt, name, kind in ((launch(1), "flights", "RUN"), (undo, "flights.undo", "UNDO")):
+        job = _event("COMPLETE", "retrofill", attempt, attempt.runs[0], None).job
+        assert (job.name, job.facets["jobType"].jobType) == (name, kind)
 
 
 def test_a_range_that_failed_fails_each_of_its_runs(installation: Installation) -> None:

@@ -5,6 +5,7 @@ index.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.support.definitions import alert
@@ -21,11 +22,13 @@ from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged
 from retrofill.contract.topics import PLANNER, RUN_STARTER
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.names import MAX_BATCH
-from retrofill.store import backfills, durations, failures, launches, purge, runs
+from retrofill.domain.planning import Intervals
+from retrofill.store import backfills, durations, failures, launches, planning, purge, retries, runs, undo
 from retrofill.store.claims import pipelines_with_suspects
 from retrofill.store.engine import make_engine
 
 YEARS_OF_DAYS = 3650
+FIRST_DAY, DAY = datetime(2000, 1, 1, tzinfo=UTC), timedelta(days=1)
 PIPELINES = 100
 
 
@@ -218,6 +221,24 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
             for table in scanned(conn, statement)
         }
     assert found == set()
+
+
+@pytest.mark.parametrize("gap", [0, 1], ids=["a range", "every second day"])
+def test_a_plan_reads_no_runs_of_other_pipelines_or_times(old: Hot, gap: int) -> None:
+    starts = [FIRST_DAY + n * (1 + gap) * DAY for n in range(1000)]
+    intervals = Intervals(starts, [start + DAY for start in starts])
+    engine = old.engine(PLANNER)
+    with recorded(engine) as found, engine.connect() as conn:
+        known = planning.history(conn, 7, intervals).finished
+        undo.intervals(conn, "old-7", None, FIRST_DAY + 9 * DAY)
+        retries.not_done(conn, "old-7")
+    engine.dispose()
+    assert [run.start for run in known] == starts
+    with old.made.session() as session:
+        read = [entries_read(session, each, "run") for each in found.statements]
+        assert {(table, each.text) for each in found.statements for table in scanned(session, each)} == set()
+    # A GiST index finds a few more than it returns.
+    assert max(read) <= 1.5 * YEARS_OF_DAYS
 
 
 def test_a_launch_reads_no_attempts_that_ended_long_before_its_runs(old: Hot) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+from sqlalchemy import update
 from tests.support.both_stores import (
     BASE,
     DAY,
@@ -22,8 +25,9 @@ from tests.support.both_stores import (
 )
 from tests.support.sessions import commit, rollback
 
+from retrofill.domain.planning import Intervals, Plan
 from retrofill.domain.run import RunState
-from retrofill.store import backfills, claims, failures, planning, retries, run_cancels
+from retrofill.store import backfills, claims, failures, planning, retries, run_cancels, undo
 from retrofill.store import tables as t
 
 __all__ = ["both", "installation"]
@@ -52,7 +56,7 @@ def test_a_failed_run_is_replaced_and_counts_no_more(both: Both) -> None:
             run_cancels.starting_within(conn, "b1", [day], 9),
             claims.next_queued(conn, {"b1": 9}),
             planning.history(conn, 1, planned([(START, START + 9 * DAY)]).intervals),
-            retries.not_done(conn, "b1", 9),
+            retries.not_done(conn, "b1"),
         ]
 
     said = both.play(
@@ -112,3 +116,53 @@ def test_intervals_with_gaps(both: Both) -> None:
     )
     assert [len(each["overlapping"]) for each in said[3:7]] == [0, 0, 1, 1]
     both.same_tables(t.backfill, t.backfill_interval, t.run)
+
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+# Runs of other intervals, which were planned later.
+ELSEWHERE = {
+    "each hour of the first day": [(START + n * HOUR, START + (n + 1) * HOUR) for n in range(24)],
+    "all but a minute of each hour": [(START + n * HOUR, START + n * HOUR + 59 * MINUTE) for n in range(24)],
+    "the first hour only": [(START, START + HOUR)],
+    "two weeks around": [(START - 7 * DAY, START + 7 * DAY)],
+    "the days of another zone": [(START + (n - 1) * DAY + 5 * HOUR, START + n * DAY + 5 * HOUR) for n in range(3)],
+    "the day before, which ends there": [(START - DAY, START)],
+}
+
+
+@pytest.mark.parametrize("spans", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+@pytest.mark.parametrize("state", ["succeeded", "failed"])
+def test_runs_of_other_schedules_that_overlap(both: Both, spans: list[tuple[datetime, datetime]], state: str) -> None:
+    later = Plan(Intervals([start for start, _ in spans], [end for _, end in spans]), [None] * len(spans))
+    of_days = planned([(START, START + 9 * DAY)]).intervals
+    of_others = planned([(START, START), (START + 3 * DAY, START + 3 * DAY)]).intervals
+
+    def ended(conn: Any, id: str) -> None:
+        conn.execute(update(t.run).where(t.run.c.backfill_id == id).values(state=state, finished_at=NOW))
+
+    def over(conn: Any) -> None:
+        conn.execute(update(t.backfill).where(t.backfill.c.id == "b1").values(state="failed", ended_at=NOW))
+
+    said = both.play(
+        *BASE,
+        ("a", lambda conn: (start(conn, 1, 1), begin(conn, 1, 1), end(conn, 1, state=RunState.FAILED))),
+        ("a", over),
+        # The other pipeline's runs are none of it.
+        put("q"),
+        ("a", lambda conn: make_backfill(conn, "b2", made=later)),
+        ("a", lambda conn: make_backfill(conn, "b3", 1, pipeline=2)),
+        ("a", lambda conn: (ended(conn, "b2"), ended(conn, "b3"))),
+        ("a", lambda conn: planning.history(conn, 1, of_days)),
+        ("a", lambda conn: planning.history(conn, 2, of_others)),
+        ("a", lambda conn: retries.not_done(conn, "b1")),
+        ("a", lambda conn: undo.intervals(conn, "b2", None, None)),
+        ("a", lambda conn: conn.commit()),
+    )
+    ours, others, left, *_ = said[-5:]
+    near = [(first, last) for first, last in spans if last > START]
+    assert [each[1:3] for each in ours["finished"] if each[0] > 3] == [[first, last] for first, last in near]
+    assert [each[1:3] for each in others["finished"]] == [[START, START + DAY]]
+    # Only the failed day is left, unless all of it was done since.
+    done = state == "succeeded" and len(spans) != 1 and spans[0][1] - spans[0][0] != 59 * MINUTE
+    whole = done or (state == "succeeded" and spans[0][1] - spans[0][0] == 14 * DAY)
+    assert left["starts"] == ([] if whole else [START])

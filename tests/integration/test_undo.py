@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,13 @@ def test_what_was_replaced_comes_back_and_the_intervals_count_as_not_run(stack: 
     stack.wait_published()
     events = [e.body for e in stack.events(Topic.RUN_EVENTS) if e.key == "undo"]
     assert [body["type"] for body in events if body["run_id"] == events[0]["run_id"]].count("RunSucceeded") == 1
+    said_to_undo = {body["undoes_run_id"] for body in events}
+    assert said_to_undo == {row["id"] for row in stack.query("SELECT id FROM run WHERE backfill_id = 'wrong'")}
+    (end,) = [e.body for e in stack.events(Topic.BACKFILL_EVENTS) if e.key == "undo" and "ended_at" in e.body]
+    assert (end["type"], end["undoes"]) == ("BackfillSucceeded", "wrong")
+    states = [e.body for e in stack.events(Topic.INTERVAL_STATES) if e.body["backfill_id"] == "undo"]
+    assert sorted(each["undoes_run_id"] for each in states) == sorted(said_to_undo)
+    assert {each["state"] for each in states} == {"undone"}
     # Neither the undone runs nor the undo count: the first two days are done, the others are not.
     stack.request("p", "2020-01-01", LAST, id="again")
     assert stack.outcome("again").body["skipped"] == {"already exists": 2}
@@ -97,6 +105,9 @@ def test_what_somebody_else_changed_fails_alone(
     (tmp_path / "day=2020-01-03" / "_retrofill.json").unlink()
     undo(stack)
     stack.wait_state("undo", "failed")
+    stack.wait_published()
+    last = {e.key: e.body["state"] for e in stack.events(Topic.INTERVAL_STATES)}
+    assert sorted(last.values()) == ["succeeded", "undone", "undone", "undone"], "one is as it was"
     (failed,) = stack.query("SELECT error FROM run WHERE backfill_id = 'undo' AND state = 'failed'")
     assert failed["error"]["type"] == "PublishedAgain"
     assert "day=2020-01-03 was changed after run" in failed["error"]["message"]
@@ -237,12 +248,16 @@ def test_a_purge_deletes_what_was_replaced_long_ago_and_leaves_what_can_be_undon
         conn.execute("UPDATE retrofill.run SET finished_at = finished_at - interval '100 days'")
         conn.commit()
     (today,) = (tmp_path / "_retrofill" / "kept").iterdir()
+    today = today.rename(today.with_name((datetime.now(UTC) - timedelta(days=3)).date().isoformat()))
+    # Whoever purges may have none of the run-starters' settings, or others.
+    monkeypatch.setenv("RETROFILL_KEEP_REPLACED_DAYS", "1")
     assert cli("purge", "--older-than", "90d").status == 0
     assert today.exists()
     undo(stack)
     stack.wait_state("undo", "succeeded")
     assert set(days(tmp_path)) == {"day=2020-01-01", "day=2020-01-02"}
-    today.rename(today.with_name("2013-01-01"))
+    for number, kept in enumerate([*today.parent.iterdir()], 1):
+        kept.rename(kept.with_name(f"2013-01-0{number}"))
     with stack.session() as conn:
         conn.execute("UPDATE retrofill.backfill SET ended_at = now() - interval '100 days', purged_at = NULL")
         conn.commit()

@@ -8,6 +8,7 @@ from tests.simulation.checks.attempts import Attempts
 from tests.simulation.checks.base import Check, Violation
 from tests.simulation.checks.budgets import Budgets
 from tests.simulation.checks.callbacks import Callbacks
+from tests.simulation.checks.coverage import Coverage
 from tests.simulation.checks.deadlines import Deadlines
 from tests.simulation.checks.edges import Edges
 from tests.simulation.checks.endings import Endings
@@ -44,6 +45,7 @@ class Oracle:
         self._checks: list[Check] = [
             Edges(world),
             Intake(world),
+            Coverage(world),
             Limits(world),
             self.attempts,
             self.suspects,

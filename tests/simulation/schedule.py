@@ -118,6 +118,8 @@ class Scenario:
         made = daily(
             name,
             tasks,
+            # Some are applied again with another one.
+            schedule=self._random.choice(["@daily", "0 */12 * * *"]),
             max_active_runs=self._random.choice([1, 2, 3]),
             **self._batches(name),
             batch_mode=self._random.choice(["each", "range"]),

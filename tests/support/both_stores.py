@@ -81,7 +81,7 @@ def planned(asked: Sequence[Span]) -> Plan:
     """The plan of a daily pipeline for these ranges of dates."""
     found = find_intervals(daily(), asked, 1000)
     assert isinstance(found, Intervals)
-    made = plan(daily(), found, planning.History([], {}), "completed", NOW)  # type: ignore[arg-type]
+    made = plan(daily(), found, planning.History(), "completed", NOW)  # type: ignore[arg-type]
     assert isinstance(made, Plan)
     return made
 

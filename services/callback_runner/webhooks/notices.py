@@ -120,7 +120,8 @@ def _backfill(event: Event, how: str) -> tuple[str, Facts]:
         "To": event.get("range_end"),
         "Runs": ", ".join(f"{count:,} {state}" for state, count in sorted(event.get("runs", {}).items())),
     }
-    return f"{event.get('pipeline')}: backfill {how}", facts
+    what = f"undo of backfill {event['undoes']}" if event.get("undoes") else "backfill"
+    return f"{event.get('pipeline')}: {what} {how}", facts
 
 
 def _backfill_failed(event: Event) -> _Said:

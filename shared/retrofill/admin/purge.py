@@ -51,8 +51,6 @@ class Purge:
     export: Path | None = None
     dry_run: bool = False
     on_progress: Callable[[Purged], None] = lambda _: None
-    # How long what runs have replaced is kept (RETROFILL_KEEP_REPLACED_DAYS).
-    keep_replaced_days: int = 0
     page_backfills: int = PAGE_BACKFILLS
     batch_rows: int = BATCH_ROWS
 
@@ -101,16 +99,17 @@ class Purge:
         self.on_progress(sofar)
 
     def _forget_replaced(self, page: store.Page, sofar: Purged) -> None:
-        """Delete what the page's runs replaced too long ago, where this machine sees it.
+        """Delete what the page's runs replaced, where this machine sees it and if its days are over.
 
-        Publications do the same in the directories that they still use.
+        How long it is kept was written beside it by the publications, which delete it too, in the
+        directories that they still use.
         """
         with self.engine.connect() as conn:
             folders = store.folders(conn, page)
         for area in (Path(folder) / AREA for folder in folders):
             try:
                 if (area / KEPT).is_dir():
-                    forget_old(area, self.keep_replaced_days)
+                    forget_old(area)
                     sweep(area)
             except OSError as e:
                 sofar.held[f"replaced output is not deleted: {e.strerror}"] += 1

@@ -132,16 +132,18 @@ def _lost(row: RowMapping, conn: Connection) -> list[Outgoing]:
         "backfill_id": row["backfill_id"],
         "pipeline": row["pipeline"],
         "run_id": row["id"],
+        "undoes_run_id": row["restores"],
         "attempt": row["attempt"],
         "interval_start": row["interval_start"],
         "interval_end": row["interval_end"],
         "at": database_now(conn),
     }
     key = interval_key(row["pipeline"], row["interval_start"])
-    return [
-        _outgoing(Topic.RUN_EVENTS, row["backfill_id"], RunAttemptLost(**facts, state=RunState.QUEUED, counted=False)),
-        _outgoing(Topic.INTERVAL_STATES, key, IntervalStateChanged(**facts, state="queued")),
-    ]
+    lost = RunAttemptLost(**facts, state=RunState.QUEUED, counted=False)
+    events = [_outgoing(Topic.RUN_EVENTS, row["backfill_id"], lost)]
+    if row["restores"] is None:
+        events.append(_outgoing(Topic.INTERVAL_STATES, key, IntervalStateChanged(**facts, state="queued")))
+    return events
 
 
 def _outgoing(topic: Topic, key: str, message: Message) -> Outgoing:

@@ -86,7 +86,7 @@ def dry_run(options: BackfillOptions, as_json: AsJson = False) -> None:
         raise UserError(found.rejection.message)
     if not as_json:
         pools.warn([] if found.pool_wait is None else [found.pool_wait])
-        print_plan(found.plan, found.outcomes, found.definition.timezone)
+        print_plan(found)
         print_text(estimating.line(found.expected))
 
 
@@ -295,6 +295,12 @@ def _summary(answer: Message, id: str) -> str:
         first, end = moment(answer.range_start), moment(answer.range_end)
         what = "" if answer.undoes is None else f", which undo backfill {answer.undoes}"
         skipped = f"\n  skipped: {counts(answer.skipped)}" if answer.skipped else ""
+        if answer.recognized:
+            skipped += f" ({answer.recognized:,} of these done by runs of other intervals)"
+        if answer.partly_done:
+            skipped += (
+                f"\n  {answer.partly_done:,} of the runs have intervals that runs of other intervals have done in part"
+            )
         return (
             f"backfill {id}: {answer.runs:,} runs of {answer.pipeline}, {answer.max_active_runs:,} at once{what}\n"
             f"  {first} – {end} (UTC){skipped}"

@@ -29,7 +29,10 @@ def show(
         str, typer.Argument(metavar="PIPELINE", help="Name of an applied pipeline.", autocompletion=pipeline_names)
     ],
     day: Annotated[
-        str, typer.Argument(metavar="DATE", help="A logical date; a day means all intervals that start on it.")
+        str,
+        typer.Argument(
+            metavar="DATE", help="A logical date, or a day: all intervals that overlap it, of any schedule."
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +53,8 @@ def show(
 def _print(row: Mapping[str, Any], zone: str) -> None:
     by = f" by {row['triggered_by']}" if row["triggered_by"] else ""
     code = (row["code_sha256"] or "in place")[:12]
-    print_text(f"{moment(row['interval_start'], zone)}: run {row['run_id']} of backfill {row['backfill_id']}{by}")
+    interval = f"{moment(row['interval_start'], zone)} – {moment(row['interval_end'], zone)}"
+    print_text(f"{interval}: run {row['run_id']} of backfill {row['backfill_id']}{by}")
     print_text(f"  {row['state']} {moment(row['finished_at'])} (UTC), attempt {row['attempt_id']}, code {code}")
     if row["restores"]:
         did = "restored" if row["state"] == RunState.SUCCEEDED else "was to restore"

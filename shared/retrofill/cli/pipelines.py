@@ -94,6 +94,8 @@ def apply(
             named = [f"{kind} {sha256[:12]}" for kind in HASHES if (sha256 := result[f"{kind}_sha256"])]
             what = f" ({', '.join(named)})" if named else ""
             print_text(f"{result['name']}: {'applied' if result['changed'] else 'nothing changed'}{what}")
+            if result["schedule_before"] is not None:
+                print_text(_changed_schedule(result))
     if refused:
         raise UserError("; ".join(f"{result['name']}: {result['message']}" for result in refused))
 
@@ -109,11 +111,21 @@ def chosen(found: Sequence[PipelineDefinition], name: str | None, source: str) -
 
 def _result(name: str, answer: object) -> dict[str, Any]:
     match answer:
-        case PipelineAccepted(changed=changed):
-            return {"name": name, "accepted": True, "changed": changed}
+        case PipelineAccepted(changed=changed, schedule_before=schedule, timezone_before=timezone):
+            before = {"schedule_before": schedule, "timezone_before": timezone}
+            return {"name": name, "accepted": True, "changed": changed, **before}
         case PipelineRejected(message=message):
             return {"name": name, "accepted": False, "message": message}
     raise UserError(f"{name}: unexpected reply: {getattr(answer, 'type', answer)}")
+
+
+def _changed_schedule(result: dict[str, Any]) -> str:
+    """What a changed schedule means for what is done."""
+    before = f"{result['schedule_before']} ({result['timezone_before']})"
+    return (
+        f"  its schedule was {before}: what that has processed counts where succeeded runs cover an interval whole; "
+        f"'retrofill backfill dry-run {result['name']} --from DATE --to DATE' shows it"
+    )
 
 
 @group.command("list")

@@ -53,8 +53,7 @@ def purge(
     engine = make_engine(settings.dsn_of("owner"), f"{CLI_CLIENT}-purge", pool_size=2)
     try:
         with _progress(quiet=as_json) as report:
-            days = settings.keep_replaced_days
-            done = Purge(engine, age, export, dry_run, report, days).run()
+            done = Purge(engine, age, export, dry_run, report).run()
     except (CannotPurge, CannotExport) as e:
         raise UserError(str(e)) from e
     finally:

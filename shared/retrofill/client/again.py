@@ -13,6 +13,7 @@ from retrofill.client import read as reads
 from retrofill.contract.backfills import MAX_DATES, BackfillRequested
 from retrofill.domain.alert import FINISH_BY
 from retrofill.domain.backfill import Publish, ReprocessBehavior
+from retrofill.domain.planning import Intervals
 from retrofill.errors import UserError
 from retrofill.store import budgets
 from retrofill.store.clock import database_now
@@ -55,6 +56,7 @@ NOT_COPIED = {
     "from_": "the intervals are named one by one",
     "to": "the intervals are named one by one",
     "intervals": "only those that are not done",
+    "interval_ends": "of the intervals",
     "triggered_by": "who asks now",
 }
 
@@ -79,10 +81,11 @@ def requested_again(conn: Connection, row: RowMapping, user: str | None) -> Agai
     Those that succeeded in another backfill since are left out, as are moments that are past. Raises ``UserError`` if
     there are no intervals, or too many for a request.
     """
-    dates = _not_done(conn, row)
+    left = _not_done(conn, row)
     given = {name: of(row) for name, of in COPIED.items()} | _finish_by(conn, row["id"])
     options, without = _without_past(given, database_now(conn))
-    return Again(BackfillRequested(**options, intervals=tuple(dates), triggered_by=user), without)
+    intervals = {"intervals": tuple(left.starts), "interval_ends": tuple(left.ends)}
+    return Again(BackfillRequested(**options, **intervals, triggered_by=user), without)
 
 
 def _finish_by(conn: Connection, id: str) -> dict[str, Any]:
@@ -107,15 +110,16 @@ def _without_past(given: Mapping[str, Any], now: datetime) -> tuple[dict[str, An
     return options, without
 
 
-def _not_done(conn: Connection, row: RowMapping) -> list[datetime]:
-    """The logical dates. Raises ``UserError`` as ``requested_again`` does."""
+def _not_done(conn: Connection, row: RowMapping) -> Intervals:
+    """The intervals. Raises ``UserError`` as ``requested_again`` does."""
     id = row["id"]
     if row["undoes"] is not None:
         raise UserError(
             f"backfill {id} is an undo: request it again with 'retrofill backfill undo {row['undoes']}', which leaves out "
             "what is undone"
         )
-    dates = not_done(conn, id, MAX_DATES + 1)
+    left = not_done(conn, id)
+    dates = left.starts
     if not dates and reads.purged(conn, row):
         raise UserError(f"backfill {id} was purged: request its range again with 'retrofill backfill create'")
     if not dates:
@@ -129,4 +133,4 @@ def _not_done(conn: Connection, row: RowMapping) -> list[datetime]:
             f"backfill {id} has more than {MAX_DATES:,} failed or cancelled runs, too many for one request: request "
             f"parts of its range from {first} to {last} with 'retrofill backfill create --reprocess failed'"
         )
-    return dates
+    return left

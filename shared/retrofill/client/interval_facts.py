@@ -24,7 +24,7 @@ FACTS = (
 
 
 def history(conn: Connection, pipeline_no: int, start: datetime, end: datetime) -> list[dict[str, Any]]:
-    """The finished runs of a pipeline's intervals that begin in ``[start, end)``, the latest last, with what each published."""
+    """The finished runs of a pipeline whose intervals overlap ``[start, end)``, the latest last, with what each published."""
     return [_facts(row) for row in read_runs.runs_of_interval(conn, pipeline_no, start, end)]
 
 

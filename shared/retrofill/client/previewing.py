@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -13,14 +14,37 @@ from retrofill.client import estimates
 from retrofill.client.pipeline_facts import find_pipeline
 from retrofill.client.pools import why_unserved
 from retrofill.contract.backfills import BackfillRequested
+from retrofill.domain.changed_schedule import schedule_changed
+from retrofill.domain.coverage import Finished, Stretch, between, latest
 from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.planning import Active, Plan, Reason, Rejection, find_intervals, past, plan
+from retrofill.domain.planning import Active, History, Plan, Rejection, find_intervals, past, plan
+from retrofill.domain.run import RunState
 from retrofill.settings import Settings
 from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
-from retrofill.store.planning import history, overlapping
+from retrofill.store.planning import history
 
 WILL_RUN = "run"
+
+
+@dataclass(frozen=True)
+class DoneByOthers:
+    """Intervals in a row, and the succeeded runs that overlap them, of other intervals."""
+
+    start: datetime
+    end: datetime
+    intervals: int
+    runs: Sequence[Finished]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as data, with the first of the runs' intervals."""
+        first = {"start": self.runs[0].start, "end": self.runs[0].end}
+        return {
+            "start": self.start,
+            "end": self.end,
+            "intervals": self.intervals,
+            "by": {"runs": len(self.runs), "first": first},
+        }
 
 
 @dataclass(frozen=True)
@@ -31,11 +55,29 @@ class Preview:
     plan: Plan
     expected: dict[str, Any]
     pool_wait: str | None
+    # What finished runs have done in the range.
+    done: Sequence[Stretch] = ()
 
     @cached_property
     def outcomes(self) -> list[str]:
         """What becomes of each interval."""
         return [WILL_RUN if reason is None else str(reason) for reason in self.plan.skipped]
+
+    @property
+    def recognized(self) -> list[DoneByOthers]:
+        """Which intervals exist already by runs of other intervals."""
+        return [self._done_by_others(some) for some in _runs_of(self.plan.recognized)]
+
+    @property
+    def partly_done(self) -> list[DoneByOthers]:
+        """Which intervals get a run although runs of other intervals have done a part of them."""
+        return [self._done_by_others(some) for some in _runs_of(self.plan.partly_done)]
+
+    def _done_by_others(self, some: range) -> DoneByOthers:
+        of = self.plan.intervals
+        start, end = of.starts[some[0]], of.ends[some[-1]]
+        runs = {each.run for each in between(self.done, start, end) if each.run.state == RunState.SUCCEEDED}
+        return DoneByOthers(start, end, len(some), sorted(runs, key=lambda each: each.start))
 
     def as_json(self, *, each: bool = True) -> dict[str, Any]:
         """The plan as data; ``each``: with every interval, not only stretches of them."""
@@ -51,6 +93,8 @@ class Preview:
             "range_end": made.intervals.end,
             "runs": made.runs,
             "skipped": made.skipped_counts,
+            "recognized": [each.as_json() for each in self.recognized],
+            "partly_done": [each.as_json() for each in self.partly_done],
             "stretches": stretches_as_json(made, outcomes),
             **({"intervals": listed} if each else {}),
             "expected": self.expected,
@@ -82,39 +126,44 @@ class Refusal:
 def look_ahead(conn: Connection, settings: Settings, request: BackfillRequested) -> Preview | Refusal:
     """What would become of a request that is made now. Raises ``NotThere`` for an unknown pipeline."""
     stored = find_pipeline(conn, request.pipeline)
-    decision = preview(conn, settings, stored, request)
+    decision, known = preview(conn, settings, stored, request)
     if isinstance(decision, Rejection):
-        return Refusal(decision, _overlapping(conn, settings, stored, request, decision))
+        return Refusal(decision, known.overlapping)
     return Preview(
         stored.definition,
         decision,
         estimates.preview(conn, stored, decision.runs, request.max_active_runs),
         why_unserved(conn, stored.definition.pool),
+        latest(known.finished),
     )
 
 
 def preview(
     conn: Connection, settings: Settings, stored: StoredPipeline, request: BackfillRequested
-) -> Plan | Rejection:
-    """The planner's decision if it were made now, by the same rules on the same data."""
-    now = database_now(conn)
+) -> tuple[Plan | Rejection, History]:
+    """The planner's decision if it were made now, by the same rules on the same data, and this data."""
+    now, definition = database_now(conn), stored.definition
     if (too_late := past(request.finish_by, request.budget_until, now)) is not None:
-        return too_late
-    found = find_intervals(stored.definition, request.spans, settings.max_plan_runs)
+        return too_late, History()
+    found = find_intervals(definition, request.spans, settings.max_plan_runs)
+    changed = schedule_changed(definition, request.expected, found, request.reprocess_behavior)
+    if changed is not None:
+        return changed, History()
     if isinstance(found, Rejection):
-        return found
+        return found, History()
     known = history(conn, stored.no, found)
-    return plan(stored.definition, found, known, request.reprocess_behavior, now)
+    return plan(definition, found, known, request.reprocess_behavior, now), known
 
 
-def _overlapping(
-    conn: Connection, settings: Settings, stored: StoredPipeline, request: BackfillRequested, rejection: Rejection
-) -> Sequence[Active]:
-    if rejection.reason != Reason.OVERLAP:
-        return ()
-    found = find_intervals(stored.definition, request.spans, settings.max_plan_runs)
-    assert not isinstance(found, Rejection)  # an overlap is of intervals
-    return overlapping(conn, stored.no, found)
+def _runs_of(numbers: Sequence[int]) -> list[range]:
+    """Rising numbers as ranges of consecutive ones."""
+    found: list[range] = []
+    for n in numbers:
+        if found and found[-1].stop == n:
+            found[-1] = range(found[-1].start, n + 1)
+        else:
+            found.append(range(n, n + 1))
+    return found
 
 
 def stretches(made: Plan, outcomes: Sequence[str]) -> list[tuple[int, int, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, exists, func, select
 
 from retrofill.domain.run import RunState
+from retrofill.store.overlaps import overlaps
 from retrofill.store.progress import counts
 from retrofill.store.run_cancels import ASKED
 from retrofill.store.tables import attempt, backfill, backfill_interval, host, run, task_run
@@ -75,18 +76,19 @@ def present_runs(
 
 
 def runs_of_interval(conn: Connection, pipeline_no: int, start: datetime, end: datetime) -> Rows:
-    """All finished runs of a pipeline's intervals that begin in ``[start, end)``, by interval, the latest last."""
+    """All finished runs of a pipeline whose intervals overlap ``[start, end)``, by interval, the latest last.
+
+    By the interval's start and, of several that begin then, the longest first.
+    """
     found = (
         select(run, backfill.c.pipeline, backfill.c.triggered_by)
         .join(backfill, backfill.c.id == run.c.backfill_id)
         .where(
-            run.c.pipeline_no == pipeline_no,
-            run.c.interval_start >= start,
-            run.c.interval_start < end,
+            overlaps(run, pipeline_no, start, end),
             # Only these are in the index.
             run.c.state.in_([RunState.FAILED, RunState.SUCCEEDED]),
         )
-        .order_by(run.c.interval_start, run.c.id)
+        .order_by(run.c.interval_start, run.c.interval_end.desc(), run.c.id)
     )
     return conn.execute(found).mappings().all()
 

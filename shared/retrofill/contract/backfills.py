@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Literal, Self
 
@@ -70,6 +71,12 @@ class BackfillRequested(Message):
         None, description="Function of the allow-list to call if finish_by is missed"
     )
     budget: Budget | None = Field(None, description="What it may use: the backfill pauses when a limit is reached")
+    interval_ends: tuple[Moment, ...] = Field(
+        (),
+        max_length=MAX_DATES,
+        description="Where the intervals end, which are moments then: the request is rejected if the pipeline's "
+        "schedule or time zone makes others of them by now",
+    )
 
     @model_validator(mode="after")
     def _range_or_dates(self) -> Self:
@@ -79,6 +86,10 @@ class BackfillRequested(Message):
         if not self.intervals and len(given) < 2:
             missing = " and ".join(repr(name) for name in ("from", "to") if name not in given)
             raise ValueError(f"it has no {missing}: give from and to, or intervals")
+        if self.interval_ends and len(self.interval_ends) != len(self.intervals):
+            raise ValueError(f"it has {len(self.intervals):,} intervals and {len(self.interval_ends):,} interval_ends")
+        if self.interval_ends and not all(isinstance(each, datetime) for each in self.intervals):
+            raise ValueError("with interval_ends, the intervals are moments: write them like 2024-01-31T00:00:00+00:00")
         return self
 
     @property
@@ -87,6 +98,12 @@ class BackfillRequested(Message):
         if self.from_ is not None and self.to is not None:
             return ((self.from_, self.to),)
         return tuple((each, each) for each in self.intervals)
+
+    @property
+    def expected(self) -> Sequence[tuple[datetime, datetime]]:
+        """The very intervals that it is about, if it names their ends."""
+        starts = (each for each in self.intervals if isinstance(each, datetime))
+        return list(zip(starts, self.interval_ends, strict=True)) if self.interval_ends else ()
 
     @property
     def budget_until(self) -> datetime | None:
@@ -234,6 +251,13 @@ class BackfillPlanned(BackfillEvent):
         default_factory=dict, description=f"Intervals without a run, by reason: {', '.join(SkipReason)}"
     )
     max_active_runs: int = Field(description="Maximum number of live attempts, each of one run or one batch")
+    recognized: int = Field(
+        0,
+        description="How many of those that already exist were done by runs of other intervals, as of an earlier schedule",
+    )
+    partly_done: int = Field(
+        0, description="Of the runs: how many have an interval of which runs of other intervals have done a part"
+    )
     undoes: str | None = Field(None, description="Id of the backfill whose output its runs undo")
     planned_at: Moment = Field(description="When, by the database's clock")
 
@@ -299,6 +323,9 @@ class BackfillEnded(BackfillEvent):
     ended_at: Moment | None = Field(None, description="When, by the database's clock")
     range_start: Moment | None = Field(None, description="Start of its first data interval")
     range_end: Moment | None = Field(None, description="End of its last data interval")
+    undoes: str | None = Field(
+        None, description="Id of the backfill whose output its runs have undone, if it is an undo"
+    )
     command: str | None = Field(None, description="Shell command that shows the backfill")
 
 

@@ -11,6 +11,7 @@ from retrofill.contract.base import Moment
 PipelineName = Annotated[str, Field(description="Name of the pipeline")]
 BackfillId = Annotated[str, Field(description="Id of the backfill: the key of its request")]
 RunId = Annotated[int, Field(description="Id of the run")]
+UndoneRunId = Annotated[int | None, Field(description="Of an undo: id of the run whose output it takes back")]
 Attempt = Annotated[int, Field(description="Attempt of the run, from 1")]
 TaskName = Annotated[str, Field(description="Name of the task")]
 TryNumber = Annotated[int, Field(description="Number of the task's try within this attempt, from 1")]

@@ -25,6 +25,11 @@ class PipelineAccepted(Message):
     type: Literal["PipelineAccepted"] = "PipelineAccepted"
     pipeline: PipelineName
     changed: bool = Field(description="Whether it differs from the previous definition")
+    schedule_before: str | None = Field(
+        None,
+        description="The previous schedule, if the schedule or time zone changed: intervals done by it still count",
+    )
+    timezone_before: str | None = Field(None, description="The previous time zone, in the same case")
 
 
 class PipelineRejected(Message):

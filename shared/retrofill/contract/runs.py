@@ -17,6 +17,7 @@ from retrofill.contract.fields import (
     RunId,
     TaskName,
     TryNumber,
+    UndoneRunId,
 )
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
@@ -188,6 +189,7 @@ class RunEvent(Message):
     backfill_id: BackfillId
     pipeline: PipelineName
     run_id: RunId
+    undoes_run_id: UndoneRunId = None
     attempt: Attempt
     interval_start: IntervalStart
     interval_end: IntervalEnd

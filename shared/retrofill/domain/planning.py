@@ -6,16 +6,16 @@ import contextlib
 import difflib
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 
 from retrofill.domain.backfill import ReprocessBehavior
+from retrofill.domain.coverage import NOT_COVERED, Cover, Finished, covers, latest
 from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.run import RunState
 from retrofill.domain.schedule import TooManyIntervals, boundaries, range_bound
 
 # A closed range of logical dates; one date twice for that date only.
@@ -42,6 +42,7 @@ class Reason(StrEnum):
     EMPTY_RANGE = "empty_range"
     NOTHING_TO_RUN = "nothing_to_run"
     TOO_MANY_RUNS = "too_many_runs"
+    SCHEDULE_CHANGED = "schedule_changed"
     OVERLAP = "overlap"
     CONF_TOO_LARGE = "conf_too_large"
     FINISH_BY_PAST = "finish_by_past"
@@ -71,11 +72,11 @@ class Active:
 
 @dataclass(frozen=True)
 class History:
-    """The pipeline's active backfills and finished runs inside the range."""
+    """The pipeline's active backfills with some of the intervals, and finished runs that overlap them."""
 
     overlapping: Sequence[Active] = ()
-    # Latest succeeded or failed run by interval start; cancelled ones do not count.
-    finished: Mapping[datetime, str] = field(default_factory=dict)
+    # The latest succeeded or failed run of each interval, rising by start; cancelled ones do not count.
+    finished: Sequence[Finished] = ()
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,16 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Plan:
-    """Intervals, each ``skipped`` for a reason or ``None``."""
+    """Intervals, each ``skipped`` for a reason or ``None``.
+
+    ``recognized``: which of them exist already by runs of other intervals, as after a change of the
+    schedule. ``partly_done``: which get a run although such runs have done a part of them.
+    """
 
     intervals: Intervals
     skipped: Sequence[SkipReason | None]
+    recognized: Sequence[int] = ()
+    partly_done: Sequence[int] = ()
 
     @property
     def runs(self) -> int:
@@ -231,10 +238,24 @@ def plan(
     first_beyond = max(first_inside, bisect_right(found.starts, end))
     first_not_over = min(max(first_inside, bisect_right(found.ends, now)), first_beyond)
     skipped: list[SkipReason | None] = [SkipReason.OUTSIDE_DATES] * first_inside
-    skipped += _by_history(found.starts[first_inside:first_not_over], history, reprocess)
+    recognized: list[int] = []
+    partly_done: list[int] = []
+    if not history.finished:
+        skipped += [None] * (first_not_over - first_inside)
+        first_inside = first_not_over
+    for number, cover in enumerate(_covered(found, slice(first_inside, first_not_over), history), first_inside):
+        if cover is NOT_COVERED:
+            skipped.append(None)
+            continue
+        done = _is_done(cover, reprocess)
+        skipped.append(SkipReason.ALREADY_EXISTS if done else None)
+        if done and cover.by_others:
+            recognized.append(number)
+        if not done and cover.by_others and not cover.succeeded:
+            partly_done.append(number)
     skipped += [SkipReason.NOT_OVER_YET] * (first_beyond - first_not_over)
     skipped += [SkipReason.OUTSIDE_DATES] * (len(found.starts) - first_beyond)
-    made = Plan(found, skipped)
+    made = Plan(found, skipped, tuple(recognized), tuple(partly_done))
     if made.runs == 0:
         why = ", ".join(f"{count:,} {reason}" for reason, count in made.skipped_counts.items())
         hint = _nothing_hint(made, reprocess)
@@ -252,26 +273,24 @@ def overlap(pipeline: str, winner: Active) -> Rejection:
     )
 
 
-def _by_history(
-    starts: Sequence[datetime], history: History, reprocess: ReprocessBehavior
-) -> Iterable[SkipReason | None]:
-    if not history.finished:
-        return [None] * len(starts)
-    return (SkipReason.ALREADY_EXISTS if _is_done(history.finished.get(begin), reprocess) else None for begin in starts)
+def _covered(found: Intervals, some: slice, history: History) -> Iterable[Cover]:
+    """How finished runs cover these intervals."""
+    return covers(found.starts[some], found.ends[some], latest(history.finished))
 
 
-def _is_done(finished: str | None, reprocess: ReprocessBehavior) -> bool:
-    """Whether the interval's finished run is kept."""
-    if finished is None or reprocess == ReprocessBehavior.COMPLETED:
+def _is_done(cover: Cover, reprocess: ReprocessBehavior) -> bool:
+    """Whether what finished runs did for an interval is kept. One that is done in part is not done."""
+    if reprocess == ReprocessBehavior.COMPLETED:
         return False
-    return reprocess == ReprocessBehavior.NONE or finished == RunState.SUCCEEDED
+    return cover.succeeded or (reprocess == ReprocessBehavior.NONE and cover.finished)
 
 
 def _nothing_hint(made: Plan, reprocess: ReprocessBehavior) -> str:
     if SkipReason.ALREADY_EXISTS not in made.skipped:
         return ""
     behavior = "'failed' or 'completed'" if reprocess == ReprocessBehavior.NONE else "'completed'"
-    return f" (reprocess_behavior {behavior} runs them again)"
+    others = f", {len(made.recognized):,} of them by runs of other intervals" if made.recognized else ""
+    return f"{others} (reprocess_behavior {behavior} runs them again)"
 
 
 def _pipeline_dates(pipeline: PipelineDefinition) -> tuple[datetime, datetime]:

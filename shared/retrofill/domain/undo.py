@@ -35,3 +35,13 @@ def undo_of(definition: PipelineDefinition) -> PipelineDefinition:
             "deadlines": (),
         }
     )
+
+
+def is_replaced(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether a run that published ``theirs`` later (as stored) has replaced a part of ``mine``.
+
+    Runs of overlapping intervals may publish to different places, as a day's run and an hour's: what
+    counts is the same table, or the same directory, or one inside the other.
+    """
+    names, others = ([f"{output['name'].rstrip('/')}/" for output in each["outputs"]] for each in (mine, theirs))
+    return any(name.startswith(other) or other.startswith(name) for name in names for other in others)

@@ -3,7 +3,8 @@
 What run 7 of an installation replaced when it published what its attempt 25 had staged::
 
     PARENT/_retrofill/kept/2026-01-31/NAME@7-3f2a9c01/25.publish-1/new     the day is that of the publication, in UTC
-
+    PARENT/_retrofill/kept/2026-01-31/.days-30                             keep it for so many days, or for more if
+                                                                           another publisher left a larger number
 Without such a ``new`` (or ``old-1``), there was nothing before.
 """
 
@@ -24,6 +25,7 @@ AREA = "_retrofill"
 MARKER = "_retrofill.json"
 KEPT = "kept"
 _TRASH = ".trash-"
+_DAYS = ".days-"
 
 
 def key_of(installation: str, run_id: int) -> str:
@@ -56,13 +58,14 @@ class Kept:
         return None if self.folder is None else output_of(marker_in(self.folder))
 
 
-def keep(own: Path, area: Path) -> None:
-    """Move the directory ``own`` of a run, in which the replaced output is, to those kept since today.
+def keep(own: Path, area: Path, days: int) -> None:
+    """Move the directory ``own`` of a run, in which the replaced output is, to those kept since today for ``days``.
 
     Like any publisher's change, one rename: it fails for all but the first.
     """
     day = area / KEPT / _today().isoformat()
     day.mkdir(parents=True, exist_ok=True)
+    (day / f"{_DAYS}{days}").touch()
     try:
         own.rename(day / own.name)
     except FileNotFoundError:
@@ -154,11 +157,14 @@ def copy(kept: Kept, to: Path) -> None:
     shutil.copytree(kept.folder, to, symlinks=True, ignore=ignored, copy_function=_link)
 
 
-def forget_old(area: Path, days: int) -> None:
-    """Throw away what was replaced more than ``days`` ago, for ``sweep`` to delete."""
-    first = _today() - timedelta(days=days)
+def forget_old(area: Path, days: int | None = None) -> None:
+    """Throw away what was kept for as long as it was to be, for ``sweep`` to delete.
+
+    ``days``: how long, for what an earlier release kept, which does not say so. ``None``: that stays.
+    """
     for each in (area / KEPT).glob("????-??-??"):
-        if each.name < first.isoformat():
+        of_day = max((_number(path.name) for path in each.glob(f"{_DAYS}*")), default=days)
+        if of_day is not None and each.name < (_today() - timedelta(days=of_day)).isoformat():
             throw_away(each, area)
 
 

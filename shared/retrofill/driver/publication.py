@@ -195,7 +195,7 @@ def _has_replaced_change(folder: Path, base: Base, publication: Publication) -> 
 
 def _put_away(own: Path, publication: Publication) -> None:
     if publication.keep_days:
-        keep(own, publication.target.parent / AREA)
+        keep(own, publication.target.parent / AREA, publication.keep_days)
     else:
         throw_away(own, publication.target.parent / AREA)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
@@ -44,6 +44,15 @@ def find(conn: Connection, names: Collection[str]) -> dict[str, StoredPipeline]:
         )
         for row in rows
     }
+
+
+_SCHEDULE = select(pipeline.c.definition).where(pipeline.c.name == bindparam("name"))
+
+
+def schedule_of(conn: Connection, name: str) -> tuple[str, str] | None:
+    """Schedule and time zone of a pipeline, also of a removed one."""
+    found = conn.execute(_SCHEDULE, {"name": name}).scalar()
+    return None if found is None else (found["schedule"], found.get("timezone", "UTC"))
 
 
 def codes(conn: Connection, numbers: Collection[int]) -> dict[int, CodeLocation]:

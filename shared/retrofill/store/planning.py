@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Integer, Text, func, insert, literal, select, text
-from sqlalchemy.dialects.postgresql import TSTZMULTIRANGE, Range, distinct_on
+from sqlalchemy.dialects.postgresql import TSTZMULTIRANGE, Range
 from sqlalchemy.dialects.postgresql.ranges import MultiRange
 
 from retrofill.domain.backfill import ACTIVE, BackfillState
 from retrofill.domain.planning import Active, History, Intervals, Plan
 from retrofill.domain.run import RunState
+from retrofill.store import overlaps
 from retrofill.store.arrays import CHUNK, Arrays
 from retrofill.store.tables import Moment, backfill, backfill_interval, run
-from retrofill.store.undo import counts
 
 # First key of our advisory locks; the second is the pipeline's number.
 PLANNING_LOCK = 0x52464C
@@ -49,23 +49,10 @@ def overlapping(conn: Connection, pipeline_no: int, intervals: Intervals) -> lis
 
 def history(conn: Connection, pipeline_no: int, intervals: Intervals) -> History:
     """Active backfills with one of ``intervals``, and the runs that decide on reprocessing."""
-    inside = (run.c.interval_start >= _PARTS.c.first) & (run.c.interval_start < _PARTS.c.last)
-    finished = conn.execute(
-        select(run.c.interval_start, run.c.state)
-        .select_from(_PARTS.table.join(run, inside))
-        .where(
-            run.c.pipeline_no == pipeline_no,
-            run.c.state.in_([RunState.FAILED, RunState.SUCCEEDED]),
-            run.c.superseded_by.is_(None),
-            counts(run),
-        )
-        .ext(distinct_on(run.c.interval_start))
-        .order_by(run.c.interval_start, run.c.id.desc()),
-        _PARTS.values(first=(first for first, _ in intervals.parts), last=(last for _, last in intervals.parts)),
-    )
-    # Row by row, and with one object for each state: there may be as many as a request may have runs.
-    states = {row.interval_start: RunState(row.state) for row in finished}
-    return History(overlapping(conn, pipeline_no, intervals), states)
+    near = overlaps.overlaps(run, pipeline_no, _PARTS.c.first, _PARTS.c.last)
+    parts = _PARTS.values(first=(first for first, _ in intervals.parts), last=(last for _, last in intervals.parts))
+    statement = overlaps.finished().select_from(_PARTS.table.join(run, near))
+    return History(overlapping(conn, pipeline_no, intervals), overlaps.read(conn, statement, parts))
 
 
 def _multirange(intervals: Intervals) -> MultiRange[datetime]:

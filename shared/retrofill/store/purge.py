@@ -36,20 +36,29 @@ UNION ALL SELECT d.id FROM retrofill.deadline AS d WHERE d.run_id IS NULL AND d.
 """
 
 
+def _span(run: str) -> str:
+    return f"tstzrange({run}.interval_start, {run}.interval_end)"
+
+
+def _number(run: str) -> str:
+    return f"int8range({run}.pipeline_no, {run}.pipeline_no, '[]')"
+
+
 def _kept(run: str) -> str:
     """SQL condition that later decisions read the run.
 
-    The latest succeeded or failed run of an interval decides on reprocessing; the pipeline's last
-    successes, those since the moment in :since, make the average of AVERAGE_RUNTIME deadlines.
+    Succeeded and failed runs decide on reprocessing where they are the latest of any moment; the
+    pipeline's last successes, those since the moment in :since, make the average of AVERAGE_RUNTIME
+    deadlines.
     """
     return f"""(
   {run}.finished_at IS NULL
   OR {run}.state IN ('failed', 'succeeded') AND {run}.superseded_by IS NULL
-    AND {run}.restores IS NULL AND {run}.undone_by IS NULL AND NOT EXISTS (
-    SELECT FROM retrofill.run AS later
-    WHERE later.pipeline_no = {run}.pipeline_no AND later.interval_start = {run}.interval_start
+    AND {run}.restores IS NULL AND {run}.undone_by IS NULL AND NOT coalesce({_span(run)} <@ (
+    SELECT range_agg({_span("later")}) FROM retrofill.run AS later
+    WHERE {_number("later")} && {_number(run)} AND {_span("later")} && {_span(run)}
       AND later.state IN ('failed', 'succeeded') AND later.superseded_by IS NULL
-      AND later.restores IS NULL AND later.undone_by IS NULL AND later.id > {run}.id)
+      AND later.restores IS NULL AND later.undone_by IS NULL AND later.id > {run}.id), false)
   OR {run}.state = 'succeeded' AND {run}.finished_at >= coalesce((
     SELECT average.since FROM unnest(CAST(:averaged AS bigint[]), CAST(:since AS timestamptz[])) AS average(no, since)
     WHERE average.no = {run}.pipeline_no), 'infinity'))"""

@@ -151,7 +151,7 @@ def requeue_runs(
 
 
 def _begun_runs(conn: Connection) -> Sequence[RowMapping]:
-    columns = (run.c.id, run.c.backfill_id, run.c.interval_start, run.c.interval_end, run.c.attempt)
+    columns = (run.c.id, run.c.backfill_id, run.c.interval_start, run.c.interval_end, run.c.attempt, run.c.restores)
     return (
         conn.execute(
             select(*columns, backfill.c.pipeline)

@@ -9,15 +9,30 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Connection, Integer, bindparam, case, insert, select, text, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    FromClause,
+    Integer,
+    and_,
+    bindparam,
+    case,
+    insert,
+    select,
+    text,
+    update,
+)
 
+from retrofill.domain.coverage import covers, latest
 from retrofill.domain.deadline import DeadlineState
+from retrofill.domain.planning import Intervals
 from retrofill.domain.run import RunState
+from retrofill.store import overlaps
 from retrofill.store.arrays import Arrays, one_of
 from retrofill.store.failures import has_failed
 from retrofill.store.states import constant, in_state
 from retrofill.store.tables import Moment, deadline, run
-from retrofill.store.undo import succeeded_since
 
 
 @dataclass(frozen=True)
@@ -102,23 +117,35 @@ def armed_deadlines(conn: Connection, run_ids: Collection[int], most: int) -> li
     return list(conn.execute(_ARMED, {"runs": list(run_ids), "most": most}).scalars())
 
 
-_NOT_DONE = (
-    select(run.c.interval_start)
-    .where(
-        run.c.backfill_id == bindparam("backfill"),
-        in_state(run, RunState.FAILED, RunState.CANCELLED),
-        run.c.superseded_by.is_(None),
-        # Another backfill may have processed the interval since.
-        ~succeeded_since(),
+def _left(of: FromClause) -> ColumnElement[bool]:
+    """Whether a run of an ended backfill was not done."""
+    return and_(
+        of.c.backfill_id == bindparam("backfill"),
+        in_state(of, RunState.FAILED, RunState.CANCELLED),
+        of.c.superseded_by.is_(None),
     )
-    .order_by(run.c.interval_start)
-    .limit(bindparam("most", type_=Integer))
+
+
+_mine = run.alias("mine")
+_NOT_DONE = select(_mine.c.interval_start, _mine.c.interval_end).where(_left(_mine)).order_by(_mine.c.interval_start)
+# What other backfills have done in these intervals since.
+_SINCE = (
+    overlaps.finished()
+    .select_from(
+        _mine.join(run, overlaps.overlaps(run, _mine.c.pipeline_no, _mine.c.interval_start, _mine.c.interval_end))
+    )
+    .where(_left(_mine), run.c.id > _mine.c.id, run.c.backfill_id != _mine.c.backfill_id)
 )
 
 
-def not_done(conn: Connection, backfill_id: str, most: int) -> list[datetime]:
-    """Logical dates of an ended backfill that failed or were cancelled, at most ``most``.
+def not_done(conn: Connection, backfill_id: str) -> Intervals:
+    """The intervals of an ended backfill whose runs failed or were cancelled.
 
-    Without those that succeeded since in another backfill.
+    Without those that later runs of other backfills have done.
     """
-    return list(conn.execute(_NOT_DONE, {"backfill": backfill_id, "most": most}).scalars())
+    given = {"backfill": backfill_id}
+    left = [tuple(row) for row in conn.execute(_NOT_DONE, given)]
+    since = latest(overlaps.read(conn, _SINCE, given)) if left else []
+    starts, ends = [start for start, _ in left], [end for _, end in left]
+    done = [cover.succeeded for cover in covers(starts, ends, since)]
+    return Intervals(*([at for at, over in zip(each, done, strict=True) if not over] for each in (starts, ends)))

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, and_, exists, func, select, update
+from sqlalchemy import Connection, and_, func, select, update
 
 from retrofill.domain.planning import Intervals, SkipReason
 from retrofill.domain.run import RunState
+from retrofill.domain.undo import is_replaced
 from retrofill.store.arrays import one_of
+from retrofill.store.overlaps import counts, overlaps
 from retrofill.store.states import in_state
 from retrofill.store.tables import backfill, run
 
@@ -45,58 +47,58 @@ def find(conn: Connection, ids: Collection[str]) -> dict[str, Undone]:
     return {row[0]: Undone(*row) for row in conn.execute(_FIND, {"ids": sorted(ids)})}
 
 
-def counts(of: FromClause) -> ColumnElement[bool]:
-    """Whether a run counts for its interval: not if it was undone or undoes another, as if neither had been."""
-    return and_(of.c.restores.is_(None), of.c.undone_by.is_(None))
-
-
+_RUNS = (
+    select(
+        run.c.id,
+        run.c.interval_start,
+        run.c.interval_end,
+        and_(in_state(run, RunState.SUCCEEDED), run.c.published.is_not(None)).label("published"),
+        run.c.undone_by.is_not(None).label("undone"),
+    )
+    .where(run.c.superseded_by.is_(None))
+    .order_by(run.c.interval_start)
+)
 _later = run.alias("later")
-
-
-def succeeded_since(*more: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether a later run of the interval, of any backfill, succeeded and counts."""
-    return exists().where(
-        _later.c.pipeline_no == run.c.pipeline_no,
-        _later.c.interval_start == run.c.interval_start,
+# What a run published, and what a later one of an overlapping interval, of any backfill, published
+# since. Such runs are never active together, so the later one has the larger id.
+_SINCE = (
+    select(run.c.id, run.c.published.label("mine"), _later.c.published.label("theirs"))
+    .select_from(run.join(_later, overlaps(_later, run.c.pipeline_no, run.c.interval_start, run.c.interval_end)))
+    .where(
         _later.c.id > run.c.id,
         in_state(_later, RunState.SUCCEEDED),
         counts(_later),
-        *more,
+        _later.c.published.is_not(None),
+        run.c.superseded_by.is_(None),
+        run.c.published.is_not(None),
     )
-
-
-_RUNS = select(
-    run.c.interval_start,
-    run.c.interval_end,
-    and_(in_state(run, RunState.SUCCEEDED), run.c.published.is_not(None)).label("published"),
-    run.c.undone_by.is_not(None).label("undone"),
-    succeeded_since(_later.c.published.is_not(None)).label("again"),
-).where(run.c.superseded_by.is_(None))
+)
 
 
 def intervals(
     conn: Connection, id: str, first: datetime | None, last: datetime | None
 ) -> tuple[Intervals, list[SkipReason | None]]:
     """Those of a backfill with a run that start in the closed range, in their order, and why each is left alone."""
-    statement = _RUNS.where(run.c.backfill_id == id).order_by(run.c.interval_start)
+    mine = [run.c.backfill_id == id]
     if first is not None:
-        statement = statement.where(run.c.interval_start >= first)
+        mine.append(run.c.interval_start >= first)
     if last is not None:
-        statement = statement.where(run.c.interval_start <= last)
+        mine.append(run.c.interval_start <= last)
+    again = {row.id for row in conn.execute(_SINCE.where(*mine)) if is_replaced(row.mine, row.theirs)}
     starts, ends, reasons = [], [], []
-    for row in conn.execute(statement):
+    for row in conn.execute(_RUNS.where(*mine)):
         starts.append(row.interval_start)
         ends.append(row.interval_end)
-        reasons.append(_reason(row))
+        reasons.append(_reason(row, again))
     return Intervals(starts, ends), reasons
 
 
-def _reason(row: Any) -> SkipReason | None:
+def _reason(row: Any, again: Collection[int]) -> SkipReason | None:
     if not row.published:
         return SkipReason.NOT_PUBLISHED
     if row.undone:
         return SkipReason.UNDONE
-    return SkipReason.PUBLISHED_AGAIN if row.again else None
+    return SkipReason.PUBLISHED_AGAIN if row.id in again else None
 
 
 _undoing = run.alias("undoing")

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from tests.integration.cli.purging import TABLES, age, execute, exported, here, old, purge, rows
 from tests.support.definitions import alert, daily
+from tests.support.history import finished
 from tests.support.installation import Installation
 from tests.support.servers import Servers
 
@@ -76,6 +77,33 @@ def test_a_repeated_request_gets_its_recorded_answer_and_people_are_told(cli: An
     answer = here.wait_answer(again).body
     assert (answer["type"], answer["runs"]) == ("BackfillPlanned", 3)
     assert here.query("SELECT id FROM backfill WHERE id = 'gone'") == []
+
+
+HOURS = "SELECT '2000-01-01Z'::timestamptz + n * interval '1 hour' AS start FROM generate_series(0, {last}) AS n"
+
+
+@pytest.mark.parametrize(("last", "left"), [(23, 0), (22, 1), (0, 1)], ids=["each hour", "all but one", "the first"])
+def test_a_day_goes_once_later_runs_cover_all_of_it(cli: Any, here: Installation, last: int, left: int) -> None:
+    finished(here, 2, 3)
+    execute(
+        here,
+        "INSERT INTO backfill (id, pipeline_no, pipeline, shard, state, covers, runs, max_active_runs, reprocess_behavior,"
+        " run_backwards, on_run_failure, conf, definition, ended_at) SELECT 'hours', pipeline_no, pipeline, shard, state,"
+        " tstzrange('2000-01-01Z', '2000-01-02Z'), 24, 1, 'completed', false, 'continue', '{}', definition, ended_at"
+        " FROM backfill WHERE id = 'old-1'",
+        "INSERT INTO run (backfill_id, pipeline_no, interval_start, interval_end, position, state, attempt, started_at,"
+        " finished_at) SELECT 'hours', pipeline_no, start, start + interval '1 hour', row_number() OVER (), 'succeeded', 1,"
+        f" now(), now() FROM ({HOURS.format(last=last)}) AS hours, backfill WHERE id = 'old-1'",
+    )
+    age(here)
+    purge(cli)
+    kept = here.query("SELECT backfill_id AS id, count(*) AS n FROM run GROUP BY 1 ORDER BY 1")
+    assert {row["id"]: row["n"] for row in kept} == {"old-1": 2 + left, "old-2": 3, "hours": last + 1}
+    # What later runs undo counts again, as long as it is there.
+    execute(here, "UPDATE run SET undone_by = 1 WHERE backfill_id = 'hours'", "UPDATE backfill SET purged_at = NULL")
+    purge(cli)
+    kept = here.query("SELECT backfill_id AS id, count(*) AS n FROM run GROUP BY 1 ORDER BY 1")
+    assert {row["id"]: row["n"] for row in kept} == {"old-1": 2 + left, "old-2": 3}
 
 
 def test_each_row_is_in_postgres_or_in_one_file(cli: Any, old: Installation, tmp_path: Path) -> None:

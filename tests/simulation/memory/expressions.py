@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, Range
 from sqlalchemy.dialects.postgresql.ranges import MultiRange
 from sqlalchemy.sql import elements as e
 from sqlalchemy.sql import functions as f
@@ -201,9 +201,15 @@ def _function(node: Any, c: Compiler) -> Expression:
         return lambda env: max((v for a in arguments if (v := a(env)) is not None), default=None)
     if name == "tstzmultirange":
         return lambda env: MultiRange([arguments[0](env)])
+    if name in ("int8range", "tstzrange"):
+        return lambda env: _range(*(a(env) for a in arguments))
     if name == "array_position":
         return lambda env: _position(arguments[0](env), arguments[1](env))
     raise NotImplementedError(str(node))
+
+
+def _range(lower: Any, upper: Any, bounds: Any = "[)") -> Range[Any]:
+    return Range(lower, upper, bounds=bounds)
 
 
 def _position(array: list[Any], wanted: Any) -> int | None:

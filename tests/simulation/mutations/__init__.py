@@ -38,6 +38,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             planning.overlaps_are_not_looked_for,
             planning.overlaps_are_left_to_the_constraint,
             planning.hulls_are_compared,
+            planning.intervals_are_compared_by_their_starts,
         ),
     ),
     4: (

@@ -9,6 +9,8 @@ from typing import Any
 from sqlalchemy import select, update
 
 from backfill_planner import handler as planner
+from retrofill.domain import planning as domain
+from retrofill.domain.coverage import Cover
 from retrofill.domain.planning import History, Intervals
 from retrofill.store import backfills, planning
 from retrofill.store.clock import database_now
@@ -109,6 +111,18 @@ def hulls_are_compared(patch: Patch) -> None:
         return replace(history(conn, no, intervals), overlapping=hull.overlapping)
 
     patch(planning, "history", without_gaps)
+
+
+def intervals_are_compared_by_their_starts(patch: Patch) -> None:
+    """An interval is done if a run succeeded that starts with it, whenever that ends."""
+
+    def by_start(starts: Any, ends: Any, stretches: Any) -> Any:
+        runs = {each.run.start: each.run for each in stretches}
+        for start in starts:
+            good = start in runs and runs[start].state == "succeeded"
+            yield Cover(finished=start in runs, succeeded=good, some=good, by_others=False)
+
+    patch(domain, "covers", by_start)
 
 
 def ends_at_the_first_failure(patch: Patch) -> None:

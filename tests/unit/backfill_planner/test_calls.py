@@ -92,3 +92,10 @@ def test_a_success_calls_its_own_list() -> None:
 )
 def test_nothing_is_called(definition: dict[str, Any], backfill: dict[str, Any]) -> None:
     assert ended("failed", definition, **backfill) == ([], [])
+
+
+@pytest.mark.parametrize(("run_state", "called"), [("succeeded", []), ("failed", ["backfill_failed"] * 2)])
+def test_the_end_of_an_undo_is_no_news_of_success(run_state: str, called: list[str]) -> None:
+    calls, _ = ended(run_state, daily(**LISTS).as_json(), undoes="b0")
+    assert [each["occasion"] for each in calls] == called
+    assert all(each["event"]["undoes"] == "b0" for each in calls)

@@ -24,7 +24,7 @@ def previewed(**more: Any) -> Any:
     found: list[Plan | Rejection] = []
 
     def work(conn: Any) -> None:
-        found.append(preview(conn, SETTINGS, pipelines.find(conn, {"p"})["p"], request))
+        found.append(preview(conn, SETTINGS, pipelines.find(conn, {"p"})["p"], request)[0])
 
     MemoryStore().play([put(), ("a", work)])
     return found[0]

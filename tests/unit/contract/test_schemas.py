@@ -27,6 +27,7 @@ NOT_TOGETHER = {
     "CodeLocation.module",
     "BackfillRequested.intervals",
     "RunRetryRequested.all_failed",
+    "BackfillRequested.interval_ends",
 }
 # The JSON Schema 2020-12 keywords that the models use.
 KEYWORDS = {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from retrofill.domain import schedule
 from retrofill.domain.backfill import ReprocessBehavior
+from retrofill.domain.coverage import Finished
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import (
     Active,
@@ -48,6 +49,11 @@ def days(count):
 def between(bounds):
     """The intervals between these boundaries."""
     return Intervals(bounds[:-1], bounds[1:])
+
+
+def of_days(states):
+    """A history of daily runs, by their starts."""
+    return History(finished=[Finished(n, at, at + DAY, states[at]) for n, at in enumerate(sorted(states))])
 
 
 def boundaries(of, first, last, limit):
@@ -171,9 +177,7 @@ def test_each_reason_across_gaps():
     """Outside the dates, done before, to run, not over yet."""
     found = at(*(date(2024, 1, day) for day in (1, 3, 5, 7)))
     now = START + 6 * DAY
-    made = plan(
-        pipeline(start="2024-01-02"), found, History(finished={START + 2 * DAY: "failed"}), ReprocessBehavior.NONE, now
-    )
+    made = plan(pipeline(start="2024-01-02"), found, of_days({START + 2 * DAY: "failed"}), ReprocessBehavior.NONE, now)
     assert made.skipped == [SkipReason.OUTSIDE_DATES, SkipReason.ALREADY_EXISTS, None, SkipReason.NOT_OVER_YET]
     assert made.starts(backwards=True) == [START + 4 * DAY]
 
@@ -203,7 +207,7 @@ def test_each_reason_with_each_behavior(finished, behavior, expected, over, outs
     """
     found = days(2)
     of_second = found[1]
-    history = History(finished={of_second: finished} if finished else {})
+    history = of_days({of_second: finished} if finished else {})
     now = found[2] + over * timedelta(microseconds=1)
     made = plan(
         pipeline(end="2024-01-01" if outside else "2024-01-02"),
@@ -242,7 +246,7 @@ def test_dates_of_a_pipeline_at_the_edges_of_the_calendar_bound_nothing(zone):
 
 
 def test_an_interval_of_another_day_has_no_part_in_it():
-    elsewhere = History(finished={START - DAY: "succeeded", START + 5 * DAY: "succeeded"})
+    elsewhere = of_days({START - DAY: "succeeded", START + 5 * DAY: "succeeded"})
     assert plan(pipeline(), between(days(2)), elsewhere, ReprocessBehavior.NONE, FAR).skipped == [None, None]
 
 
@@ -267,7 +271,7 @@ def test_nothing_to_run_counts_the_reasons_and_says_what_would_run_them(behavior
     answer = plan(
         pipeline(),
         between(days(3)),
-        History(finished=dict.fromkeys(days(3), finished)),
+        of_days(dict.fromkeys(days(3), finished)),
         ReprocessBehavior(behavior),
         FAR,
     )
@@ -329,7 +333,9 @@ def test_every_interval_gets_a_run_or_one_reason(schedule, zone, first, count, b
         else dict.fromkeys(begins[::3], "failed")
     )
     now = data.draw(st.sampled_from(found))
-    made = plan(of, between(found), History(finished=finished), behavior, now)
+    ends = dict(itertools.pairwise(found))
+    history = History(finished=[Finished(n, at, ends[at], finished[at]) for n, at in enumerate(sorted(finished))])
+    made = plan(of, between(found), history, behavior, now)
     if isinstance(made, Rejection):
         assert made.reason == Reason.NOTHING_TO_RUN
         return

@@ -29,9 +29,13 @@ function Accepted({ found }) {
       ${hours !== null && html`<div><dt>core-hours</dt><dd>${hours.toFixed(2)}</dd></div>`}
     </dl>
     <p class="muted">${why}</p>
+    ${found.recognized.length > 0 && html`<${Notice}>${plural(total(found.recognized), "interval")} done by runs of other intervals, as of an earlier schedule.<//>`}
+    ${found.partly_done.length > 0 && html`<${Notice} kind="warn">${plural(total(found.partly_done), "interval")} to run, done in part by runs of other intervals.<//>`}
     ${found.pool_wait && html`<${Notice} kind="warn">${found.pool_wait}<//>`}
     <${Outcomes} found=${found} />`;
 }
+
+const total = (stretches) => stretches.reduce((sum, each) => sum + each.intervals, 0);
 
 /** The same calendar as a backfill has, with what becomes of each interval. */
 function Outcomes({ found }) {

@@ -123,6 +123,7 @@ function History({ run }) {
     <${Section} title="History of the interval">
       <${Table} label="History of the interval" rows=${[...run.history].reverse()} keyOf=${(each) => each.run_id} columns=${[
         { title: "Run", kind: "number", of: (each) => (each.run_id === run.id ? each.run_id : html`<a href=${`/runs/${each.run_id}`}>${each.run_id}</a>`) },
+        { title: "Interval (UTC)", of: (each) => range(each.interval_start, each.interval_end) },
         { title: "State", of: (each) => html`<${Badge} state=${each.state} />` },
         { title: "Backfill", of: (each) => html`<a href=${`/backfills/${encodeURIComponent(each.backfill_id)}`}><span class="id">${each.backfill_id}</span></a>` },
         { title: "By", of: (each) => each.triggered_by },

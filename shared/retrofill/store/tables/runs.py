@@ -113,12 +113,20 @@ run = Table(
     ),
     # Runtimes of a pipeline's last successes.
     Index("run_succeeded_idx", "pipeline_no", "finished_at", postgresql_where=text("state = 'succeeded'")),
-    # The latest finished run of an interval, which decides on reprocessing.
+    # The finished runs of an interval.
     Index(
         "run_interval_idx",
         "pipeline_no",
         "interval_start",
         "id",
+        postgresql_where=text("state IN ('failed', 'succeeded')"),
+    ),
+    # Those of which it has a part, of whatever schedule, which decide on reprocessing.
+    Index(
+        "run_span_idx",
+        text("int8range(pipeline_no, pipeline_no, '[]')"),
+        text("tstzrange(interval_start, interval_end)"),
+        postgresql_using="gist",
         postgresql_where=text("state IN ('failed', 'succeeded')"),
     ),
 )
