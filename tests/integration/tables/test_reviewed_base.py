@@ -69,7 +69,13 @@ class Reviewed:
 
 def publish(attempt: Attempt, run: LaunchedRun) -> Result:
     of_publisher = replace(
-        attempt.launch, attempt_id=1000 + run.publication, mode=AttemptMode.PUBLISH, runs=(run,), keep_replaced_days=3
+        attempt.launch,
+        # An undo restores what was before the whole backfill.
+        backfill_id=f"of run {attempt.run.id}",
+        attempt_id=1000 + run.publication,
+        mode=AttemptMode.PUBLISH,
+        runs=(run,),
+        keep_replaced_days=KEEP_DAYS,
     )
 
     def lost(why: str) -> None:

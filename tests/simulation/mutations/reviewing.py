@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import backfill_planner.endings
-import backfill_planner.run_retries
 import run_starter.cancelling
 import run_starter.claims
 import run_starter.decide
@@ -58,11 +57,6 @@ def publishes_over_changes(patch: Patch) -> None:
 def approves_changes_by_itself(patch: Patch) -> None:
     """What somebody changed is published as soon as that is known."""
     patch(run_starter.decide, "HoldAgain", lambda review, *others: HoldAgain(review - 1, *others))
-
-
-def publishes_retries_unseen(patch: Patch) -> None:
-    """What ran after an approval is published as if it had been reviewed."""
-    patch(backfill_planner.run_retries, "reviews", _with(reviews, approvals_of=lambda row: 0))
 
 
 class _With:
