@@ -125,6 +125,7 @@ def test_what_the_types_of_others_are() -> None:
         "PipelineApplied",
         "RunBegan",
         "RunCancelRequested",
+        "RunPublicationPutOff",
         "RunReported",
         "RunRetryRequested",
         "RunStaged",
