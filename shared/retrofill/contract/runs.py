@@ -168,7 +168,7 @@ class RunPublicationPutOff(RunReport):
     """The run's accepted output cannot be published now, for a reason that may pass. Another publisher tries later."""
 
     type: Literal["RunPublicationPutOff"] = "RunPublicationPutOff"
-    error: ErrorInfo | None = Field(None, description="Why")
+    error: ErrorInfo | None = Field(None, description="Why that is not possible")
 
 
 class RunReported(RunReport):

@@ -50,8 +50,8 @@ class Hosts(Check):
             self.require(
                 pool == definition["pool"], lambda: f"{tx.who} gave a seat of {pool} to {after} of {definition['pool']}"
             )
-            submits = definition.get("executor") == "spark-submit"
-            needs_none = submits and attempt["mode"] != "publish"
+            # Of publishers too: all that is staged here are directories, which any process publishes.
+            needs_none = definition.get("executor") == "spark-submit" or attempt["mode"] == "publish"
             self.require(old["warm"] or needs_none, lambda: f"{tx.who} gave a cold seat to {after}")
         if before is not None and after is None:
             state = self.row("attempt", "id", before)["state"]

@@ -126,6 +126,7 @@ def test_what_the_types_of_others_are() -> None:
         "RunBaseChanged",
         "RunBegan",
         "RunCancelRequested",
+        "RunPublicationPutOff",
         "RunReported",
         "RunRetryRequested",
         "RunStaged",

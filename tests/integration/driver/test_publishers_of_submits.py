@@ -13,6 +13,7 @@ from tests.integration.tables.test_drivers_of_tables import publication_of
 from tests.support.installation import Installation
 from tests.support.maven import jar
 
+from retrofill.contract.topics import Topic
 from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.kept import MARKER, key_of
 from retrofill.driver.publication import sealed_folder
@@ -50,6 +51,12 @@ def snapshots(warehouse: Path) -> list[dict[str, str]]:
     return [each["summary"] for each in json.loads(newest.read_text())["snapshots"]]
 
 
+def errors(world: World) -> list[object]:
+    """What drivers reported as errors."""
+    world.host.flush()
+    return [event.body["error"] for event in world.installation.events(Topic.RUN_REPORTS) if event.body.get("error")]
+
+
 @pytest.mark.spark
 def test_a_lost_publisher_of_a_catalog_that_only_the_pipeline_knows_is_replaced(
     submitting: World, tmp_path: Path
@@ -59,7 +66,7 @@ def test_a_lost_publisher_of_a_catalog_that_only_the_pipeline_knows_is_replaced(
     launch = submitting.launch(code)
     killed = submitting.executor(crash_point="table:commit", **more)
     killed.launch(launch)
-    assert not submitting.host.ended(300).reported, submitting.log(launch)
+    assert not submitting.host.ended(300).reported, errors(submitting)
     killed.close()
     assert snapshots(warehouse) == []
     publication = publication_of(submitting, launch)
@@ -67,7 +74,7 @@ def test_a_lost_publisher_of_a_catalog_that_only_the_pipeline_knows_is_replaced(
     publication = replace(publication, pipeline=launch.pipeline, publishers=(launch.attempt_id,))
     submitting.executor(**more).launch(publication)
     assert submitting.host.ended(300).reported, submitting.log(publication)
-    assert "RunReported succeeded" in submitting.fields(publication)
+    assert "RunReported succeeded" in submitting.fields(publication), errors(submitting)
     (published,) = snapshots(warehouse)
     assert (published["retrofill.attempt_id"], published["total-records"]) == (str(launch.attempt_id), "2")
 
@@ -75,10 +82,9 @@ def test_a_lost_publisher_of_a_catalog_that_only_the_pipeline_knows_is_replaced(
 @pytest.mark.parametrize("executor", ["pool", "spark-submit"])
 @pytest.mark.parametrize("remote", [None, "sc://127.0.0.1:1"])
 def test_directories_are_published_without_any_spark(
-    submitting: World, tmp_path: Path, executor: str, remote: str | None, monkeypatch: pytest.MonkeyPatch
+    submitting: World, tmp_path: Path, executor: str, remote: str | None
 ) -> None:
-    """Nor a Java, nor packages: the pool's warm drivers never get ready."""
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "nowhere"))
+    """Where no server answers, the pool's warm drivers never get ready."""
     target, accepted = tmp_path / "days" / "day=1", 17
     launch = submitting.launch("from retrofill import Pipeline\np = Pipeline('p', schedule='@daily')\np.task(print)\n")
     run = replace(launch.runs[0], publication=1, accepted_attempt=accepted, outputs=(str(target),))
@@ -88,7 +94,6 @@ def test_directories_are_published_without_any_spark(
     (staged / MARKER).write_text(json.dumps({"run": key_of("", run.id)}))
     definition = launch.pipeline.model_copy(update={"executor": executor})
     publication = replace(launch, mode=AttemptMode.PUBLISH, runs=(run,), pipeline=definition)
-    # Its warm drivers cannot start.
     submitting.executor(spark_remote=remote, driver_start_seconds=60.0).launch(publication)
     assert submitting.host.ended(120).reported, submitting.log(publication)
     assert "RunReported succeeded" in submitting.fields(publication)
