@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from retrofill.driver.kept import NotKept
+from retrofill.driver.tables.iceberg_target import MIXED, use_current_state
 from retrofill.driver.tables.marker import OF_A_BACKFILLS_INTERVAL, OF_AN_INTERVAL, Marker, expired, is_of_another
 from retrofill.driver.tables.protocol import NotPublished
 from retrofill.driver.tables.states import as_of
@@ -30,9 +31,7 @@ class Iceberg:
 
     def look(self, marker: Marker, *, again: bool) -> str | None:
         self._refresh()
-        # Unlike a query of its metadata, this needs no Spark job.
-        found = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('current-snapshot-id')").collect()
-        self._position = int(found[0].value) if found[0].value.isdecimal() else None
+        self._position = self._current()
         return self.published(marker) if again else None
 
     def published(self, marker: Marker) -> str | None:
@@ -56,10 +55,7 @@ class Iceberg:
             writer.overwrite(expr(condition))
         except Exception as e:
             if _MIXED_FILE in str(e):
-                raise NotPublished(
-                    f"{self.table} has a file with rows of this interval and of others, of which Iceberg cannot replace a part: "
-                    "partition the table by the interval, and rewrite its data files"
-                ) from e
+                raise NotPublished(MIXED.format(table=self.table)) from e
             raise
         return self.published(marker)
 
@@ -108,13 +104,32 @@ class Iceberg:
         return found
 
     def _find(self, marker: Marker) -> Any:
-        """The snapshot of the marker's run; ``None`` if there is none."""
+        """The snapshot of the marker's run; ``None`` if readers of the table see none."""
         columns = ("snapshot_id", "committed_at", "summary")
         found = self._snapshots().where(_says(marker.identity)).select(*columns).collect()
-        return found[0] if found else None
+        return next((each for each in found if self._is_seen(each.snapshot_id)), None)
+
+    def _is_seen(self, snapshot_id: int) -> bool:
+        """Whether the table's current state comes from a snapshot, which may be another branch's, or no branch's."""
+        at = self._current()
+        if at == snapshot_id:
+            return True
+        parents = {
+            row.snapshot_id: row.parent_id for row in self._snapshots().select("snapshot_id", "parent_id").collect()
+        }
+        while at in parents and at != snapshot_id:
+            at = parents[at]
+        # Where snapshots in between have expired, nothing tells, and nobody published it elsewhere.
+        return at is not None
+
+    def _current(self) -> int | None:
+        """The id of the current snapshot. Unlike a query of the table's metadata, this needs no Spark job."""
+        (found,) = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('current-snapshot-id')").collect()
+        return int(found.value) if found.value.isdecimal() else None
 
     def _refresh(self) -> None:
         """The session may know an older state, from which the last publisher's marker is missing."""
+        use_current_state(self.session)
         self.session.sql(f"REFRESH TABLE {self.table}").collect()
 
     def _snapshots(self) -> Any:

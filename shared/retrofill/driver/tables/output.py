@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict, dataclass
-from typing import Sequence
+from typing import Any, Sequence
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 SCHEME = "table:"
@@ -18,7 +19,7 @@ class TableOutput:
 
     ``column`` tells to which interval a row belongs; ``type`` is its type. ``drops``: how many runs share the staged table
     if this is the last one, which drops it when all are published, else 0. ``undoes``: the run whose rows it replaces, of an
-    undo.
+    undo. ``filled``: columns whose values only a commit to the table makes; those in the staged table stand for nothing.
     """
 
     table: str
@@ -28,11 +29,15 @@ class TableOutput:
     format: str
     drops: int = 1
     undoes: int = 0
+    filled: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         more = {name: str(value) for name, value in asdict(self).items() if name != "table"}
         if not self.undoes:
             del more["undoes"]
+        del more["filled"]
+        if self.filled:
+            more["filled"] = json.dumps(self.filled)
         return f"{SCHEME}{quote(self.table)}?{urlencode(more)}"
 
     @classmethod
@@ -43,7 +48,12 @@ class TableOutput:
         table, _, query = output[len(SCHEME) :].partition("?")
         values = dict(parse_qsl(query))
         drops, undoes = int(values.pop("drops")), int(values.pop("undoes", 0))
-        return cls(unquote(table), drops=drops, undoes=undoes, **values)
+        filled = tuple(json.loads(values.pop("filled", "[]")))
+        return cls(unquote(table), drops=drops, undoes=undoes, filled=filled, **values)
+
+    def rows(self, session: Any) -> Any:
+        """The staged rows, of all runs that share the table, as they are to be committed."""
+        return session.table(self.staged).drop(*self.filled)
 
 
 def joined(parts: Sequence[str]) -> str:
@@ -53,7 +63,19 @@ def joined(parts: Sequence[str]) -> str:
 
 def quoted(part: str) -> str:
     """One part of a name in SQL."""
-    return part if _PLAIN.match(part) else "`" + part.replace("`", "``") + "`"
+    return part if _PLAIN.match(part) else identifier(part)
+
+
+def identifier(name: str) -> str:
+    """The name of a column in SQL, where ``current_date`` alone is a function."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column_of(name: str) -> Any:
+    """The column of that name."""
+    from pyspark.sql.functions import col
+
+    return col(identifier(name))
 
 
 def parts_of(name: str) -> list[str]:

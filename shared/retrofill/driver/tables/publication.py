@@ -148,7 +148,7 @@ def _replace(publication: TablePublication, session: Any, table: Format) -> str 
     output, run = publication.output, publication.run
     rows = condition(output.column, output.type, interval_of(publication.launch, run))
     try:
-        return table.replace(session.table(output.staged).where(rows), rows, publication.marker)
+        return table.replace(output.rows(session).where(rows), rows, publication.marker)
     except Exception as e:
         if _is_final(e) and not session.catalog.tableExists(output.staged):
             version = table.published(publication.marker)

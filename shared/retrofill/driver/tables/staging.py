@@ -21,10 +21,11 @@ from retrofill.driver.file_uri import path_in
 from retrofill.driver.interval import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import get_log
-from retrofill.driver.tables.formats import FORMATS, provider_of
+from retrofill.driver.tables.formats import FORMATS, TARGETS, provider_of
 from retrofill.driver.tables.interval import condition
 from retrofill.driver.tables.marker import of_run
-from retrofill.driver.tables.output import TableOutput, joined, parts_of, quoted
+from retrofill.driver.tables.output import TableOutput, column_of, joined, parts_of
+from retrofill.driver.tables.required import refuse_nulls
 from retrofill.driver.tables.rows import fitted, refuse_misplaced
 from retrofill.driver.tables.states import aligned
 from retrofill.errors import first_line
@@ -33,6 +34,8 @@ log = get_log(__name__)
 # In the names of all staged tables.
 OURS = "__retrofill_"
 MAX_TABLES = 100
+# Iceberg says so where gc.enabled is false.
+_KEEPS_FILES = "GC is disabled"
 
 
 class TableStaging:
@@ -54,10 +57,11 @@ class TableStaging:
                 self._staged.pop(target, None)
                 del self._tasks[target]
 
-    def stage(self, task: str, session: Any, rows: Any, table: str, column: str) -> None:
+    def stage(self, task: str, session: Any, rows: Any, table: str, column: str, *, restored: bool = False) -> None:
         """Write the rows, which become those of the intervals.
 
-        A later call by the same task replaces them. Raises ``CannotStage``.
+        A later call by the same task replaces them. ``restored``: they were in the table before, so they have values that
+        only the table makes. Raises ``CannotStage``.
         """
         parts = resolved(session, table)
         target = joined(parts)
@@ -71,19 +75,28 @@ class TableStaging:
                 f"{table} has no column {column!r}: name the one that tells to which interval a row belongs"
             )
         type = found.dataType.simpleString()
-        for run in self._piece.runs:
-            condition(found.name, type, interval_of(self._launch, run))
+        conditions = [condition(found.name, type, interval_of(self._launch, run)) for run in self._piece.runs]
         whole = interval_of(self._launch, self._piece)
         ours = condition(found.name, type, whole)
-        ready = fitted(rows, schema, table)
+        rules = TARGETS[provider](session, target)
+        rules.refuse(conditions)
         staged = self._name(task, target, parts)
         sweep(session, parts, staged[-1], self._prefix(parts), self._launch.unpublished)
         output = TableOutput(target, joined(staged), found.name, type, provider)
         with self._lock:
             self._staged.pop(target, None)
             self._written.append((session, output.staged))
-        _write(ready, output, many=len(self._piece.runs) > 1)
-        refuse_misplaced(session.table(output.staged), schema, found.name, ours, whole, table)
+        filled = rules.create(output.staged, schema)
+        if restored:
+            rows = rows.drop(*filled.always)
+        have = {name.lower() for name in rows.columns}
+        output = replace(output, filled=tuple(name for name in filled.by_commit if name.lower() not in have))
+        ready = fitted(rows, schema, table, {*filled.when_staged, *filled.by_commit})
+        many, by_day = len(self._piece.runs) > 1, type == "date"
+        rules.write(_together(ready, output.column, by_day) if many else ready, output, partitioned=many and by_day)
+        written = session.table(output.staged)
+        refuse_misplaced(written, schema, found.name, ours, whole, table)
+        refuse_nulls(written, schema, table)
         with self._lock:
             self._staged[target] = output
 
@@ -98,7 +111,7 @@ class TableStaging:
         before = table.before(of_run(self._launch.installation, run.restores))
         ours = condition(undone.column, undone.type, interval_of(self._launch, run))
         rows = aligned(before, session.table(undone.table).schema).where(ours)
-        self.stage(task, session, rows, undone.table, undone.column)
+        self.stage(task, session, rows, undone.table, undone.column, restored=True)
         with self._lock:
             self._staged[undone.table] = replace(self._staged[undone.table], undoes=run.restores)
 
@@ -108,7 +121,7 @@ class TableStaging:
         with self._lock:
             if target not in self._staged:
                 raise CannotStage(f"no task of this run has staged {table}: read the table itself instead")
-            return session.table(self._staged[target].staged)
+            return self._staged[target].rows(session)
 
     def outputs(self) -> dict[int, tuple[str, ...]]:
         """The outputs of each run, by its id."""
@@ -172,28 +185,37 @@ def resolved(session: Any, table: str) -> list[str]:
     return [*([] if path else [found.catalog]), *(found.namespace or []), found.name]
 
 
-def _write(rows: Any, output: TableOutput, *, many: bool) -> None:
-    """Create the staged table. The rows of each of ``many`` intervals stay together, as each is read by itself."""
-    from pyspark.sql.functions import col
-
-    column = col(quoted(output.column))
-    if many:
-        rows = rows.repartition(column) if output.type == "date" else rows.sortWithinPartitions(column)
-    writer = rows.writeTo(output.staged).using(output.format)
-    if many and output.type == "date":
-        writer = writer.partitionedBy(column)
-    writer.create()
+def _together(rows: Any, column: str, by_day: bool) -> Any:
+    """The rows of each interval, together, as each is read by itself."""
+    if column not in rows.columns:
+        return rows  # the table fills it
+    return rows.repartition(column_of(column)) if by_day else rows.sortWithinPartitions(column_of(column))
 
 
 def drop(session: Any, table: str) -> None:
     """Drop a staged table and its files."""
-    session.sql(f"DROP TABLE IF EXISTS {table} PURGE").collect()
+    try:
+        session.sql(f"DROP TABLE IF EXISTS {table} PURGE").collect()
+    except Exception as e:
+        if _KEEPS_FILES not in str(e):
+            raise
+        _drop_kept(session, table)
     name = parts_of(table)[-1]
     folder = Path(path_in(name) or name)
     # Nothing else is ever deleted, whatever a name may look like.
     if folder.is_absolute() and OURS in folder.name:
         # Spark only forgets a table that is named by its path.
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _drop_kept(session: Any, table: str) -> None:
+    """Drop a staged table of a catalog that sets ``gc.enabled=false`` for all tables."""
+    session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('gc.enabled'='true')").collect()
+    try:
+        session.sql(f"DROP TABLE IF EXISTS {table} PURGE").collect()
+    except Exception as e:  # noqa: BLE001 - such as Nessie, which sets it again: its own collection deletes the files
+        log.info("files_of_staged_table_left_to_the_catalog", table=table, error=first_line(e))
+        session.sql(f"DROP TABLE IF EXISTS {table}").collect()
 
 
 def sweep(session: Any, parts: list[str], own: str, prefix: str, unpublished: Collection[int] = ()) -> None:
