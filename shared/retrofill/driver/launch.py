@@ -95,6 +95,7 @@ class Launch:
     sessions must be closed first. ``installation``: id of the installation, of which several may
     share a Spark server. ``keep_replaced_days``: how long what is replaced is kept.
     ``unpublished``: attempts of which other runs may still publish rows from a table that they share with these.
+    ``staged_tables``: the namespace where tables are staged, in the catalog of each target, unless it is the target's own.
     """
 
     backfill_id: str
@@ -110,6 +111,7 @@ class Launch:
     installation: str = ""
     keep_replaced_days: int = 0
     unpublished: tuple[int, ...] = ()
+    staged_tables: str | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Launch:

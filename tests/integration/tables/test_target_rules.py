@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.lake import Attempt, Lake
+from tests.support.lake import PATH, Attempt, Lake, Publisher, server
 from tests.support.tiers import some
 
 from retrofill.driver.cannot_stage import CannotStage
+from retrofill.driver.launch import Piece
+from retrofill.driver.staging import Staging
+from retrofill.driver.tables.formats import provider_of
+from retrofill.driver.tables.output import TableOutput
 
 pytestmark = pytest.mark.spark
 NUMBERS = itertools.count()
@@ -78,8 +84,8 @@ DELTA = [
         "not null in a struct",
         "delta",
         "s struct<a: int NOT NULL, b: string>",
-        (STRUCT.format(1), "CAST(NULL AS struct<a: int, b: string>) AS s"),
-        ((STRUCT.format("NULL"), r"s\.a"),),
+        (STRUCT.format(1),),
+        ((STRUCT.format("NULL"), r"s\.a"), ("CAST(NULL AS struct<a: int, b: string>) AS s", r"s\.a")),
     ),
     Rule(
         "generated",
@@ -326,3 +332,265 @@ def test_rows_are_published_as_a_plain_overwrite_writes_them_or_refused_when_sta
             values = [row[0] for row in place.spark.table(table).select(name).collect()]
             assert None not in values
             assert len(set(values)) == len(values)
+
+
+def table_of(
+    lake: Lake, columns: str, partition: str, *rows: str, format: str = "iceberg", properties: str = ""
+) -> str:
+    """A new table. ``rows``: values of one file each."""
+    table = new(format)
+    more = f"TBLPROPERTIES ({properties})" if properties else ""
+    lake.spark.sql(f"CREATE TABLE {table} ({columns}) USING {format} {partition} {more}").collect()
+    for each in rows:
+        lake.spark.sql(f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ * FROM VALUES {each}").collect()
+    return table
+
+
+# New York's day begins at 5 o'clock in UTC.
+HOURS = ", ".join(f"(TIMESTAMP'2013-01-01 {hour:02}:00:00', 'old')" for hour in range(24))
+BY_HOURS = "ADD PARTITION FIELD hours(ts)"
+MIXED = {
+    "days in UTC, of a zone's own": ("ts timestamp, note string", "PARTITIONED BY (days(ts))", [HOURS], BY_HOURS),
+    "not partitioned": (
+        "ts date, note string",
+        "",
+        ["(DATE'2013-01-01', 'a'), (DATE'2013-01-02', 'b')"],
+        "ADD PARTITION FIELD ts",
+    ),
+    "partitioned since": (
+        "ts timestamp, note string",
+        "",
+        [HOURS, "ALTER TABLE {} ADD PARTITION FIELD days(ts)"],
+        BY_HOURS,
+    ),
+    "months": (
+        "ts date, note string",
+        "PARTITIONED BY (months(ts))",
+        ["(DATE'2013-01-01', 'a'), (DATE'2013-01-31', 'b')"],
+        "REPLACE PARTITION FIELD ts_month WITH ts",
+    ),
+    "null in a file of the day": (
+        "ts date, note string",
+        "",
+        ["(DATE'2013-01-01', 'a'), (CAST(NULL AS DATE), 'b')"],
+        "ADD PARTITION FIELD ts",
+    ),
+}
+WHOLE = {
+    "empty": ("ts date, note string", "", []),
+    "a file a day": ("ts date, note string", "", ["(DATE'2013-01-01', 'a')", "(DATE'2013-01-02', 'b')"]),
+    "by the column, no statistics": (
+        "ts date, note string",
+        "PARTITIONED BY (ts) TBLPROPERTIES ('write.metadata.metrics.default'='none')",
+        ["(DATE'2013-01-01', 'a'), (DATE'2013-01-02', 'b')"],
+    ),
+    "hours": ("ts timestamp, note string", "PARTITIONED BY (hours(ts))", [HOURS]),
+    "mixed files of other days": (
+        "ts date, note string",
+        "",
+        ["(DATE'2013-01-01', 'a')", "(DATE'2013-02-01', 'b'), (DATE'2013-02-09', 'c')"],
+    ),
+}
+
+
+def rows_of_the_day(lake: Lake, table: str) -> Any:
+    type = lake.spark.table(table).schema["ts"].dataType.simpleString()
+    return lake.spark.sql(f"SELECT CAST(TIMESTAMP'2013-01-01 10:00:00' AS {type}) AS ts, 'new' AS note")
+
+
+def mixed_table(lake: Lake, columns: str, partition: str, steps: list[str]) -> str:
+    table = table_of(lake, columns, partition)
+    for each in steps:
+        insert = f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ * FROM VALUES {each}"
+        lake.spark.sql(each.format(table) if each.startswith("ALTER") else insert).collect()
+    return table
+
+
+@pytest.mark.parametrize("name", some(MIXED, "days in UTC, of a zone's own", "partitioned since"))
+def test_files_of_several_intervals_are_refused_when_staged_and_what_the_line_says_helps(
+    place: Lake, name: str
+) -> None:
+    columns, partition, steps, cure = MIXED[name]
+    table = mixed_table(place, columns, partition, steps)
+    rows = rows_of_the_day(place, table)
+    before = content(place, table)
+    said = refused(place, place.attempt(1), rows, table, "rows of several intervals", "ts")
+    assert "rewrite its files" in said
+    place.spark.sql(f"ALTER TABLE {table} {cure}").collect()
+    place.spark.sql(
+        f"CALL lake.system.rewrite_data_files(table => '{table[5:]}', options => map('rewrite-all', 'true'))"
+    ).collect()
+    assert content(place, table) == before
+    attempt = place.attempt(2)
+    stage(attempt, rows, table, "ts")
+    attempt.publish()
+    assert sum('"new"' in row for row in content(place, table)) == 1
+
+
+@pytest.mark.parametrize("name", some(WHOLE, "hours", "mixed files of other days"))
+def test_tables_of_whole_files_are_not_refused(place: Lake, name: str) -> None:
+    columns, partition, steps = WHOLE[name]
+    table, twin = (mixed_table(place, columns, partition, steps) for _ in range(2))
+    rows = rows_of_the_day(place, table)
+    attempt = place.attempt(1)
+    stage(attempt, rows, table, "ts")
+    attempt.publish()
+    moments = ["TIMESTAMP'2013-01-01 05:00:00'", "TIMESTAMP'2013-01-02 05:00:00'"]
+    if "date" in columns:
+        moments = ["DATE'2013-01-01'", "DATE'2013-01-02'"]
+    overwrite(place, twin, rows, f"ts >= {moments[0]} AND ts < {moments[1]}")
+    assert content(place, table) == content(place, twin)
+
+
+def test_a_range_is_refused_for_a_file_within_it(place: Lake) -> None:
+    table = mixed_table(place, "ts date, note string", "", ["(DATE'2013-01-02', 'a'), (DATE'2013-01-03', 'b')"])
+    refused(place, place.attempt(1, runs=3), rows_of_the_day(place, table), table, "several intervals", "ts")
+    refused(place, place.attempt(1, runs=2), rows_of_the_day(place, table), table, "several intervals", "ts")
+    attempt = place.attempt(1)
+    stage(attempt, rows_of_the_day(place, table), table, "ts")
+    attempt.publish()
+    assert len(content(place, table)) == 3
+
+
+REDIRECTIONS = {"spark.wap.branch": "audit", "spark.wap.id": "audited"}
+AUDITED = "'write.wap.enabled'='true'"
+
+
+@contextmanager
+def setting(*sessions: Any, **values: str) -> Iterator[None]:
+    for session, (name, value) in itertools.product(sessions, values.items()):
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for session, name in itertools.product(sessions, values):
+            session.conf.unset(name)
+
+
+@pytest.mark.parametrize("name", some(REDIRECTIONS, "spark.wap.branch"))
+def test_a_session_that_commits_where_nobody_reads_is_refused_and_a_publishers_setting_changes_nothing(
+    place: Lake, name: str
+) -> None:
+    table = table_of(place, "day date, n int", "PARTITIONED BY (day)", "(DATE'2013-01-02', 2)", properties=AUDITED)
+    publisher = place.attempt(9).sessions.publisher()
+    redirected = {name: REDIRECTIONS[name]}
+    with setting(place.spark, **redirected):
+        said = refused(place, place.attempt(1), selected(place, "1 AS n"), table, "its readers would not see")
+        assert f"run.spark.conf.unset('{name}')" in said
+        # Somebody's audited commit for the same day, which readers do not see.
+        selected(place, "5 AS n").writeTo(table).append()
+    attempt = place.attempt(2)
+    stage(attempt, selected(place, "1 AS n"), table)
+    with setting(publisher, **redirected):
+        attempt.publish()
+    assert content(place, table) == ['{"day":"2013-01-01","n":1}', '{"day":"2013-01-02","n":2}']
+    again = place.attempt(3)
+    stage(again, selected(place, "3 AS n"), table)
+    again.publish()
+    assert content(place, table) == ['{"day":"2013-01-01","n":3}', '{"day":"2013-01-02","n":2}']
+    undo_of(place, again, place.attempt(4), place.spark, **redirected)
+    assert content(place, table) == ['{"day":"2013-01-01","n":1}', '{"day":"2013-01-02","n":2}']
+
+
+def undo_of(lake: Lake, done: Attempt, undo: Attempt, *sessions: Any, **settings: str) -> None:
+    """Undo what an attempt published, in sessions with these settings."""
+    run = replace(undo.launch.runs[0], restores=done.run.id)
+    undo.launch = replace(undo.launch, runs=(run,))
+    undo.run, undo.piece = run, Piece((run,))
+    undo.staging = Staging(undo.launch, undo.piece)
+    (output,) = done.outputs[done.run.id]
+    found = TableOutput.of(output)
+    assert found is not None
+    with setting(*sessions, **settings):
+        undo.staging.tables.restore("undo", lake.spark, found)
+        undo.outputs = undo.staging.seal()
+        undo.publish()
+
+
+def test_a_commit_on_another_branch_does_not_count_as_published(place: Lake) -> None:
+    table = table_of(place, "day date, n int", "PARTITIONED BY (day)", "(DATE'2013-01-02', 2)", properties=AUDITED)
+    attempt = place.attempt(1)
+    stage(attempt, selected(place, "1 AS n"), table)
+    publication = next(attempt.publications())
+    values = {f"snapshot-property.retrofill.{name}": value for name, value in publication.marker.values.items()}
+    with setting(place.spark, **{"spark.wap.branch": "audit"}):
+        writer = selected(place, "1 AS n").writeTo(table)
+        for name, value in values.items():
+            writer = writer.option(name, value)
+        writer.append()
+    second = place.attempt(1, number=1)
+    last = Publisher(second, of=attempt)
+    assert last.finish() is None
+    assert content(place, table) == ['{"day":"2013-01-01","n":1}', '{"day":"2013-01-02","n":2}']
+
+
+def test_a_branch_of_a_table_is_refused(place: Lake) -> None:
+    table = table_of(place, "day date, n int", "PARTITIONED BY (day)", "(DATE'2013-01-02', 2)")
+    place.spark.sql(f"ALTER TABLE {table} CREATE BRANCH b").collect()
+    refused(place, place.attempt(1), selected(place, "1 AS n"), f"{table}.branch_b", "is a part of")
+
+
+@pytest.mark.parametrize("how", some(["table-default", "table-override"], "table-override"))
+def test_staged_tables_are_dropped_where_a_catalog_keeps_all_files(place: Lake, how: str, tmp_path: Path) -> None:
+    publisher = place.attempt(9).sessions.publisher()
+    catalog = f"kept{next(NUMBERS)}"
+    conf = {
+        f"spark.sql.catalog.{catalog}": "org.apache.iceberg.spark.SparkCatalog",
+        f"spark.sql.catalog.{catalog}.type": "hadoop",
+        f"spark.sql.catalog.{catalog}.warehouse": str(tmp_path),
+        f"spark.sql.catalog.{catalog}.{how}.gc.enabled": "false",
+    }
+    with setting(place.spark, publisher, **conf):
+        place.spark.sql(f"CREATE NAMESPACE {catalog}.db").collect()
+        table = f"{catalog}.db.t"
+        place.spark.sql(f"CREATE TABLE {table} (day date, n int) USING iceberg PARTITIONED BY (day)").collect()
+        lost, attempt = place.attempt(1), place.attempt(2)
+        stage(lost, selected(place, "0 AS n"), table)
+        stage(attempt, selected(place, "1 AS n"), table)
+        attempt.publish()
+        assert (content(place, table), staged(place, table)) == (['{"day":"2013-01-01","n":1}'], [])
+        assert [each.name for each in (tmp_path / "db").iterdir()] == ["t"]
+
+
+def test_the_format_is_not_read_from_a_column(place: Lake) -> None:
+    for format in ("iceberg", "delta"):
+        table = table_of(place, "Provider int, `# Detailed Table Information` int, day date", "", format=format)
+        assert provider_of(place.spark, table) == format
+
+
+@pytest.mark.long
+def test_an_undo_of_generated_ids_makes_new_ones(place: Lake) -> None:
+    table = next(rule for rule in DELTA if rule.name == "identity always").create(place, new("delta"))
+    for run in (1, 2):
+        attempt = place.attempt(run)
+        stage(attempt, selected(place, f"{run} AS n"), table)
+        attempt.publish()
+    undo_of(place, attempt, place.attempt(3))
+    assert content(place, table, ("id",)) == ['{"day":"2013-01-01","n":1}']
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lake", [PATH], indirect=True)
+def test_a_table_that_is_named_by_its_path_has_its_rules(lake: Lake) -> None:
+    lake.spark.sql(f"ALTER TABLE {lake.table} ADD CONSTRAINT few CHECK (n < 10)").collect()
+    first = lake.attempt(1)
+    first.stage(lake.table, "a")
+    first.publish()
+    attempt = lake.attempt(2)
+    with pytest.raises(CannotStage, match="CHECK constraint few"):
+        attempt.staging.tables.stage("a", lake.spark, attempt.rows(("2013-01-01", 20, "b")), lake.table, "day")
+    attempt.staging.discard()
+    assert (lake.content(), lake.staged()) == (["1 a"], [])
+
+
+@pytest.mark.long
+def test_a_servers_default_that_redirects_commits_is_refused(tmp_path: Path) -> None:
+    with server(**{"spark.wap.branch": "audit"}) as remote, Lake(remote, "iceberg", tmp_path) as lake:
+        lake.spark.sql(f"ALTER TABLE {lake.table} SET TBLPROPERTIES ({AUDITED})").collect()
+        rows = lake.attempt(1).rows(("2013-01-01", 1, "a"))
+        refused(lake, lake.attempt(1), rows, lake.table, r"spark\.wap\.branch=audit")
+        lake.spark.conf.unset("spark.wap.branch")
+        attempt = lake.attempt(2)
+        attempt.stage(lake.table, "a")
+        attempt.publish()
+        assert lake.content() == ["1 a"]

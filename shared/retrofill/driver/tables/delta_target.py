@@ -12,6 +12,7 @@ from typing import Any, Sequence
 
 from retrofill.driver.cannot_stage import CannotStage, DoesNotFit
 from retrofill.driver.tables.output import TableOutput, column_of
+from retrofill.driver.tables.required import nullable
 from retrofill.driver.tables.target import Filled, properties_of
 from retrofill.errors import first_line
 
@@ -94,7 +95,8 @@ class DeltaTarget:
     def _has_rules(self, schema: Any) -> bool:
         version = int(self._properties.get("delta.minWriterVersion", 0))
         features = {name[len(_FEATURE) :] for name in self._properties if name.startswith(_FEATURE)}
-        return version in _VERSIONS_WITH_RULES or bool(features & RULES) or _LENGTH in schema.json()
+        within = any(nullable(field.dataType) != field.dataType for field in schema)
+        return version in _VERSIONS_WITH_RULES or bool(features & RULES) or _LENGTH in schema.json() or within
 
     def _create_like(self, staged: str) -> None:
         """``LIKE`` knows no tables that are named by a path, nor those of some catalogs. A clone does, but has files."""

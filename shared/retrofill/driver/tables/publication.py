@@ -15,12 +15,12 @@ from retrofill.driver.log import get_log
 from retrofill.driver.loss import line_of
 from retrofill.driver.publication import PublishedAgain, StagedOutputGone
 from retrofill.driver.session import Sessions
+from retrofill.driver.tables.dropping import drop
 from retrofill.driver.tables.formats import FORMATS
 from retrofill.driver.tables.interval import condition
 from retrofill.driver.tables.marker import Marker, of_run, of_undo
 from retrofill.driver.tables.output import TableOutput
 from retrofill.driver.tables.protocol import Format, NotPublished
-from retrofill.driver.tables.staging import drop
 from retrofill.driver.tables.states import same_rows
 from retrofill.errors import first_line
 

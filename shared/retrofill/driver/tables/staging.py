@@ -1,26 +1,20 @@
 """``run.stage_table(rows, table, column)``: rows that replace those of the interval after the attempt is accepted.
 
-They are written to a table of their own, next to the target: ``flights__retrofill_3f2a9c01d4_25_1`` is the first
-one of attempt 25 for ``flights`` and one interval. So they are where the catalog lets Spark write, in the same
-format, and no reader of the target sees them.
+They are written to a table of their own, next to the target or in the namespace of the setting ``staged_tables``: where the
+catalog lets Spark write, in the same format, and no reader of the target sees them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-import shutil
 import threading
 from dataclasses import replace
-from datetime import timezone
-from pathlib import Path
-from typing import Any, Collection
+from typing import Any
 
 from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn, NoSuchTable
-from retrofill.driver.file_uri import path_in
 from retrofill.driver.interval import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import get_log
+from retrofill.driver.tables.dropping import drop
 from retrofill.driver.tables.formats import FORMATS, TARGETS, provider_of
 from retrofill.driver.tables.interval import condition
 from retrofill.driver.tables.marker import of_run
@@ -28,22 +22,21 @@ from retrofill.driver.tables.output import TableOutput, column_of, joined, parts
 from retrofill.driver.tables.required import refuse_nulls
 from retrofill.driver.tables.rows import fitted, refuse_misplaced
 from retrofill.driver.tables.states import aligned
+from retrofill.driver.tables.sweeping import StagedTables
 from retrofill.errors import first_line
 
 log = get_log(__name__)
-# In the names of all staged tables.
-OURS = "__retrofill_"
 MAX_TABLES = 100
-# Iceberg says so where gc.enabled is false.
-_KEEPS_FILES = "GC is disabled"
 
 
 class TableStaging:
     """The tables that an attempt stages for the runs of a piece. Thread-safe."""
 
-    def __init__(self, launch: Launch, piece: Piece) -> None:
+    def __init__(self, launch: Launch, piece: Piece, tables: StagedTables | None = None) -> None:
+        """``tables``: of all pieces of the attempt."""
         self._launch = launch
         self._piece = piece
+        self._tables = tables or StagedTables(launch)
         self._lock = threading.Lock()
         self._written: list[tuple[Any, str]] = []
         # By the target's whole name. Only rows that passed all checks are staged.
@@ -81,7 +74,8 @@ class TableStaging:
         rules = TARGETS[provider](session, target)
         rules.refuse(conditions)
         staged = self._name(task, target, parts)
-        sweep(session, parts, staged[-1], self._prefix(parts), self._launch.unpublished)
+        if not _is_path(parts):
+            self._tables.sweep(session, staged[:-1])
         output = TableOutput(target, joined(staged), found.name, type, provider)
         with self._lock:
             self._staged.pop(target, None)
@@ -158,13 +152,11 @@ class TableStaging:
                 raise CannotStage(f"task {other!r} already stages {target}: only one task may write a table")
             if len(self._tasks) > MAX_TABLES:
                 raise CannotStage(f"a run may stage at most {MAX_TABLES} tables")
-            return [*parts[:-1], f"{self._prefix(parts)}{self._launch.attempt_id}_{len(self._written) + 1}"]
-
-    def _prefix(self, parts: list[str]) -> str:
-        """What the names of all attempts at this interval begin with."""
-        start = self._piece.interval_start.astimezone(timezone.utc).isoformat()
-        text = f"{self._launch.installation} {self._launch.pipeline.name} {start}"
-        return f"{parts[-1]}{OURS}{hashlib.sha256(text.encode()).hexdigest()[:10]}_"
+            name = self._tables.name(parts[-1], self._piece, len(self._written) + 1)
+        elsewhere = self._launch.staged_tables
+        if elsewhere is None or _is_path(parts):
+            return [*parts[:-1], name]
+        return [parts[0], *parts_of(elsewhere), name]
 
 
 def resolved(session: Any, table: str) -> list[str]:
@@ -185,51 +177,12 @@ def resolved(session: Any, table: str) -> list[str]:
     return [*([] if path else [found.catalog]), *(found.namespace or []), found.name]
 
 
+def _is_path(parts: list[str]) -> bool:
+    return "/" in parts[-1]
+
+
 def _together(rows: Any, column: str, by_day: bool) -> Any:
     """The rows of each interval, together, as each is read by itself."""
     if column not in rows.columns:
         return rows  # the table fills it
     return rows.repartition(column_of(column)) if by_day else rows.sortWithinPartitions(column_of(column))
-
-
-def drop(session: Any, table: str) -> None:
-    """Drop a staged table and its files."""
-    try:
-        session.sql(f"DROP TABLE IF EXISTS {table} PURGE").collect()
-    except Exception as e:
-        if _KEEPS_FILES not in str(e):
-            raise
-        _drop_kept(session, table)
-    name = parts_of(table)[-1]
-    folder = Path(path_in(name) or name)
-    # Nothing else is ever deleted, whatever a name may look like.
-    if folder.is_absolute() and OURS in folder.name:
-        # Spark only forgets a table that is named by its path.
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _drop_kept(session: Any, table: str) -> None:
-    """Drop a staged table of a catalog that sets ``gc.enabled=false`` for all tables."""
-    session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('gc.enabled'='true')").collect()
-    try:
-        session.sql(f"DROP TABLE IF EXISTS {table} PURGE").collect()
-    except Exception as e:  # noqa: BLE001 - such as Nessie, which sets it again: its own collection deletes the files
-        log.info("files_of_staged_table_left_to_the_catalog", table=table, error=first_line(e))
-        session.sql(f"DROP TABLE IF EXISTS {table}").collect()
-
-
-def sweep(session: Any, parts: list[str], own: str, prefix: str, unpublished: Collection[int] = ()) -> None:
-    """Drop what earlier attempts at the interval have left: they were not accepted, or are published.
-
-    Not those of ``unpublished`` attempts: the table of a range begins with its first interval, which may be tried again
-    while the others wait for a publisher or a review.
-    """
-    if "/" in parts[-1]:
-        return
-    # Spark takes a pattern apart at | and the parts for regular expressions, so it may list more than was asked for.
-    pattern = re.sub(r"[^A-Za-z0-9_]", "*", prefix)
-    found = session.sql(f"SHOW TABLES IN {joined(parts[:-1])} LIKE '{pattern}*'").collect()
-    kept = tuple(f"{prefix}{id}_".lower() for id in unpublished)
-    for name in (row.tableName for row in found):
-        if name != own and name.lower().startswith(prefix.lower()) and not name.lower().startswith(kept):
-            drop(session, joined([*parts[:-1], name]))
