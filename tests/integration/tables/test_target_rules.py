@@ -552,6 +552,38 @@ def test_staged_tables_are_dropped_where_a_catalog_keeps_all_files(place: Lake, 
         assert [each.name for each in (tmp_path / "db").iterdir()] == ["t"]
 
 
+@pytest.mark.parametrize("format", some(["iceberg", "delta"], "iceberg"))
+def test_tables_are_staged_in_the_namespace_of_the_setting(place: Lake, format: str) -> None:
+    namespace = "lake.staging" if format == "iceberg" else "spark_catalog.staging"
+    place.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}").collect()
+    table = table_of(place, "day date, n int", "PARTITIONED BY (day)", format=format)
+
+    def attempt(run: int, staged_tables: str) -> Attempt:
+        made = place.attempt(run)
+        made.launch = replace(made.launch, staged_tables=staged_tables)
+        made.staging = Staging(made.launch, made.piece)
+        return made
+
+    def in_namespace() -> int:
+        return int(place.spark.sql(f"SHOW TABLES IN {namespace}").count())
+
+    lost, own = attempt(1, "staging"), attempt(2, "staging")
+    for each in (lost, own):
+        stage(each, selected(place, f"{each.run.id} AS n"), table)
+        assert (in_namespace(), staged(place, table)) == (1, [])
+    own.publish()
+    assert (content(place, table), in_namespace()) == (['{"day":"2013-01-01","n":2}'], 0)
+    refused(place, attempt(3, "nowhere"), selected(place, "1 AS n"), table, "no table can be staged in .*nowhere")
+
+
+def test_a_columns_name_is_not_taken_for_a_function(place: Lake) -> None:
+    table = table_of(place, "current_date date, n int", "PARTITIONED BY (current_date)", "(DATE'2013-01-02', 2)")
+    attempt = place.attempt(1)
+    stage(attempt, place.spark.sql("SELECT DATE'2013-01-01' AS current_date, 1 AS n"), table, "current_date")
+    attempt.publish()
+    assert content(place, table) == ['{"current_date":"2013-01-01","n":1}', '{"current_date":"2013-01-02","n":2}']
+
+
 def test_the_format_is_not_read_from_a_column(place: Lake) -> None:
     for format in ("iceberg", "delta"):
         table = table_of(place, "Provider int, `# Detailed Table Information` int, day date", "", format=format)

@@ -11,11 +11,13 @@ import re
 from typing import Any, Sequence
 
 from retrofill.driver.cannot_stage import CannotStage, DoesNotFit
+from retrofill.driver.log import get_log
 from retrofill.driver.tables.output import TableOutput, column_of
 from retrofill.driver.tables.required import nullable
 from retrofill.driver.tables.target import Filled, properties_of
 from retrofill.errors import first_line
 
+log = get_log(__name__)
 # Features, as the table's protocol names them, with rules that a table of the same columns does not have.
 RULES = frozenset({"checkConstraints", "generatedColumns", "identityColumns", "columnMapping"})
 _FEATURE = "delta.feature."
@@ -105,8 +107,8 @@ class DeltaTarget:
         try:
             self._session.sql(f"CREATE TABLE {staged} LIKE {self._table}").collect()
             return
-        except AnalysisException:
-            pass  # what the clone says is reported
+        except AnalysisException as e:
+            log.info("table_cannot_be_created_like_the_target", table=self._table, error=first_line(e))
         try:
             self._session.sql(f"CREATE TABLE {staged} SHALLOW CLONE {self._table}").collect()
             self._session.sql(f"DELETE FROM {staged}").collect()

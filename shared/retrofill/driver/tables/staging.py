@@ -23,6 +23,7 @@ from retrofill.driver.tables.required import refuse_nulls
 from retrofill.driver.tables.rows import fitted, refuse_misplaced
 from retrofill.driver.tables.states import aligned
 from retrofill.driver.tables.sweeping import StagedTables
+from retrofill.driver.tables.target import Target
 from retrofill.errors import first_line
 
 log = get_log(__name__)
@@ -80,19 +81,24 @@ class TableStaging:
         with self._lock:
             self._staged.pop(target, None)
             self._written.append((session, output.staged))
-        filled = rules.create(output.staged, schema)
-        if restored:
-            rows = rows.drop(*filled.always)
-        have = {name.lower() for name in rows.columns}
-        output = replace(output, filled=tuple(name for name in filled.by_commit if name.lower() not in have))
-        ready = fitted(rows, schema, table, {*filled.when_staged, *filled.by_commit})
-        many, by_day = len(self._piece.runs) > 1, type == "date"
-        rules.write(_together(ready, output.column, by_day) if many else ready, output, partitioned=many and by_day)
+        output = self._write(rules, rows, schema, output, restored)
         written = session.table(output.staged)
         refuse_misplaced(written, schema, found.name, ours, whole, table)
         refuse_nulls(written, schema, table)
         with self._lock:
             self._staged[target] = output
+
+    def _write(self, rules: Target, rows: Any, schema: Any, output: TableOutput, restored: bool) -> TableOutput:
+        """Write the staged table. Returns the output, with what only its commit fills."""
+        filled = rules.create(output.staged, schema)
+        if restored:
+            rows = rows.drop(*filled.always)
+        have = {name.lower() for name in rows.columns}
+        output = replace(output, filled=tuple(name for name in filled.by_commit if name.lower() not in have))
+        ready = fitted(rows, schema, output.table, {*filled.when_staged, *filled.by_commit})
+        many, by_day = len(self._piece.runs) > 1, output.type == "date"
+        rules.write(_together(ready, output.column, by_day) if many else ready, output, partitioned=many and by_day)
+        return output
 
     def restore(self, task: str, session: Any, undone: TableOutput) -> None:
         """Stage the rows that the interval had before the run that this one undoes published it.
