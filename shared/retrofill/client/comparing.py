@@ -19,6 +19,7 @@ from retrofill.driver.loss import line_of
 from retrofill.driver.publication import own_folder
 from retrofill.driver.session import connect_apart
 from retrofill.driver.summary import Summary, of_folder, of_table
+from retrofill.driver.tables.iceberg_target import use_current_state
 from retrofill.driver.tables.output import TableOutput
 from retrofill.errors import UserError
 from retrofill.masking import masked_remote
@@ -96,6 +97,7 @@ def spark_of(settings: Settings, definition: Mapping[str, Any]) -> Iterator[Any]
         try:
             # The first call connects.
             session.conf.set("spark.sql.session.timeZone", "UTC")
+            use_current_state(session)
         except Exception as e:
             raise UserError(f"Spark at {masked_remote(remote)} does not answer: {line_of(e)}") from e
         yield session

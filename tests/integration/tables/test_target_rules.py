@@ -484,12 +484,18 @@ def test_a_session_that_commits_where_nobody_reads_is_refused_and_a_publishers_s
     with setting(publisher, **redirected):
         attempt.publish()
     assert content(place, table) == ['{"day":"2013-01-01","n":1}', '{"day":"2013-01-02","n":2}']
-    again = place.attempt(3)
+    again = of_another_backfill(place, 3)
     stage(again, selected(place, "3 AS n"), table)
     again.publish()
     assert content(place, table) == ['{"day":"2013-01-01","n":3}', '{"day":"2013-01-02","n":2}']
     undo_of(place, again, place.attempt(4), place.spark, **redirected)
     assert content(place, table) == ['{"day":"2013-01-01","n":1}', '{"day":"2013-01-02","n":2}']
+
+
+def of_another_backfill(lake: Lake, run_id: int) -> Attempt:
+    attempt = lake.attempt(run_id)
+    attempt.launch = replace(attempt.launch, backfill_id=f"of run {run_id}")
+    return attempt
 
 
 def undo_of(lake: Lake, done: Attempt, undo: Attempt, *sessions: Any, **settings: str) -> None:
@@ -585,8 +591,9 @@ def test_a_columns_name_is_not_taken_for_a_function(place: Lake) -> None:
 
 
 def test_the_format_is_not_read_from_a_column(place: Lake) -> None:
-    for format in ("iceberg", "delta"):
-        table = table_of(place, "Provider int, `# Detailed Table Information` int, day date", "", format=format)
+    for format, properties in (("iceberg", ""), ("delta", MAPPED)):
+        columns = "Provider int, `# Detailed Table Information` int, day date"
+        table = table_of(place, columns, "", format=format, properties=properties)
         assert provider_of(place.spark, table) == format
 
 
@@ -594,7 +601,7 @@ def test_the_format_is_not_read_from_a_column(place: Lake) -> None:
 def test_an_undo_of_generated_ids_makes_new_ones(place: Lake) -> None:
     table = next(rule for rule in DELTA if rule.name == "identity always").create(place, new("delta"))
     for run in (1, 2):
-        attempt = place.attempt(run)
+        attempt = of_another_backfill(place, run)
         stage(attempt, selected(place, f"{run} AS n"), table)
         attempt.publish()
     undo_of(place, attempt, place.attempt(3))

@@ -13,7 +13,7 @@ def nullable(type: Any) -> Any:
     from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
     if isinstance(type, StructType):
-        return StructType([StructField(each.name, nullable(each.dataType), True, each.metadata) for each in type])
+        return StructType([StructField(each.name, nullable(each.dataType)) for each in type])
     if isinstance(type, ArrayType):
         return ArrayType(nullable(type.elementType))
     if isinstance(type, MapType):
