@@ -19,6 +19,7 @@ from retrofill.driver.tables.dropping import OURS, drop
 from retrofill.driver.tables.output import joined
 from retrofill.errors import first_line
 
+_NO_NAMESPACE = ("SCHEMA_NOT_FOUND", "NoSuchNamespace", "NoSuchDatabase")
 _DIGITS = string.digits + string.ascii_lowercase
 _EPOCH = datetime(1, 1, 1, tzinfo=timezone.utc)
 
@@ -50,11 +51,12 @@ class StagedTables:
                 self._swept.add(joined(namespace))
 
     def _left(self, session: Any, namespace: str) -> Iterator[str]:
-        from pyspark.errors import AnalysisException
-
         try:
             found = session.sql(f"SHOW TABLES IN {namespace} LIKE '*{self._pipeline}*'").collect()
-        except AnalysisException as e:
+        except Exception as e:
+            # Catalogs say so in different ways, some of them not as an error of the statement.
+            if not any(each in str(e) for each in _NO_NAMESPACE):
+                raise
             raise CannotStage(f"no table can be staged in {namespace}: {first_line(e)}") from e
         pattern = re.compile(f".*{self._pipeline}([0-9a-z]+)_([0-9a-z]+)_([0-9]+)_[0-9]+", re.IGNORECASE)
         for row in found:
