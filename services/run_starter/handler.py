@@ -85,6 +85,7 @@ class StarterHandler(QuietHandler):
             launched=self._watch.wake,
             installation=context.installation,
             keep_replaced_days=settings.keep_replaced_days,
+            staged_tables=settings.staged_tables,
         )
         by_rows = replace(launching, definitions=Definitions())
         logs = context.serve(f"/logs/{secrets.token_hex(16)}/", LogPage(folder_of(settings)))

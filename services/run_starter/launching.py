@@ -33,6 +33,7 @@ class Launching:
     # Its id: others may use the same Spark.
     installation: str = ""
     keep_replaced_days: int = 0
+    staged_tables: str | None = None
     # Attempts that were handed over while they had a seat here.
     known: set[int] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
@@ -70,6 +71,7 @@ class Launching:
             trace=backfill["traceparent"],
             installation=self.installation,
             keep_replaced_days=self.keep_replaced_days,
+            staged_tables=self.staged_tables,
             earlier=tuple(earlier),
             unpublished=tuple(unpublished),
             siblings=tuple(_published(row, forced=backfill["forced"]) for row in accepted if row["id"] not in own),

@@ -255,6 +255,13 @@ class Settings(BaseSettings):
         description="How long what runs replace by publishing is kept for 'retrofill backfill undo', directories and "
         "Iceberg snapshots (a branch); 0: not at all. Delta tables keep it by their own settings",
     )
+    staged_tables: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description="Namespace (schema) where output for tables is staged, in the catalog of each table, such as 'staging'; it "
+        "must exist. Default: the table's own",
+    )
     openlineage_topic: str | None = Field(
         None, description="Kafka topic for OpenLineage run events, which run-starters publish"
     )

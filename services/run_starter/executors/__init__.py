@@ -87,6 +87,7 @@ class LaunchRequest:
     installation: str = ""
     # How long what a publication replaces is kept; 0: not at all.
     keep_replaced_days: int = 0
+    staged_tables: str | None = None
     # Ranges that had some of these runs, and of which others may still publish what they staged.
     unpublished: tuple[int, ...] = ()
     # What it stages waits for a review.
@@ -141,6 +142,7 @@ class LaunchRequest:
             "earlier": list(self.earlier),
             "installation": self.installation,
             "keep_replaced_days": self.keep_replaced_days,
+            "staged_tables": self.staged_tables,
             "unpublished": list(self.unpublished),
             "siblings": [run.as_json(zone) for run in self.siblings],
             "publishers": list(self.publishers),

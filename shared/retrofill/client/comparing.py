@@ -19,6 +19,7 @@ from retrofill.driver.loss import line_of
 from retrofill.driver.publication import own_folder
 from retrofill.driver.session import connect_apart
 from retrofill.driver.summary import Summary, of_folder, of_table
+from retrofill.driver.tables.iceberg_target import use_current_state
 from retrofill.driver.tables.output import TableOutput
 from retrofill.driver.versions import set_all
 from retrofill.errors import UserError
@@ -116,6 +117,7 @@ def spark_of(settings: Settings, definition: Mapping[str, Any]) -> Iterator[Any]
             # The first call connects. What a running server cannot change, such as the size of its heap, stays as it is.
             conf = {**by_submit, **session_conf, **definition.get("spark_conf", {})}
             set_all(session, {**conf, "spark.sql.session.timeZone": "UTC"})
+            use_current_state(session)
         except Exception as e:
             raise UserError(f"Spark at {masked_remote(remote)} does not answer: {line_of(e)}") from e
         yield session

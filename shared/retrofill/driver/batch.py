@@ -28,6 +28,7 @@ from retrofill.driver.reviewed import remember
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
 from retrofill.driver.submit import Submits
+from retrofill.driver.tables.sweeping import StagedTables
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
 from retrofill.pipeline import Pipeline
 from retrofill.scripts import located
@@ -56,6 +57,7 @@ class Batch:
         stuck: Stuck,
     ) -> None:
         self._launch = launch
+        self._staged_tables = StagedTables(launch)
         self._sessions = sessions
         self._submits = submits
         self._code = code
@@ -77,7 +79,7 @@ class Batch:
 
     def run(self, piece: Piece, reporter: Reporter) -> Result | None:
         """Run the tasks. Their staged output is published while the next piece is under way."""
-        staging = Staging(self._launch, piece)
+        staging = Staging(self._launch, piece, self._staged_tables)
         result = self._run_tasks(piece, staging, reporter)
         if not result.succeeded or piece == self._launch.pieces[-1]:
             # While the output is published: the end of a run does not wait for it.

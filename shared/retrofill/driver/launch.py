@@ -105,6 +105,7 @@ class Launch:
     ``siblings``: of a publication, the other runs that the same attempt staged.
     ``publishers``: attempts that may have tried to publish the output of these runs before.
     ``review``: what it stages waits for a review.
+    ``staged_tables``: the namespace where tables are staged, in the catalog of each target, unless it is the target's own.
     """
 
     backfill_id: str
@@ -123,6 +124,7 @@ class Launch:
     siblings: tuple[LaunchedRun, ...] = ()
     publishers: tuple[int, ...] = ()
     review: bool = False
+    staged_tables: str | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Launch:

@@ -17,6 +17,7 @@ from retrofill.driver.kept import copy, find_before, key_of
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publication import Written, own_folder, seal
 from retrofill.driver.tables.staging import TableStaging
+from retrofill.driver.tables.sweeping import StagedTables
 
 MAX_OUTPUTS = 1000
 # One message contains all outputs of a run, as JSON. ``RETROFILL_MAX_MESSAGE_BYTES`` has room for these.
@@ -54,8 +55,9 @@ class _Partitioned:
 class Staging:
     """The outputs that an attempt stages for the runs of a piece. Thread-safe."""
 
-    def __init__(self, launch: Launch, piece: Piece) -> None:
-        self.tables = TableStaging(launch, piece)
+    def __init__(self, launch: Launch, piece: Piece, tables: StagedTables | None = None) -> None:
+        """``tables``: of all pieces of the attempt."""
+        self.tables = TableStaging(launch, piece, tables)
         self._launch = launch
         self._runs = piece.runs
         self._lock = threading.Lock()

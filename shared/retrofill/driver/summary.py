@@ -41,7 +41,7 @@ def of_table(session: Any, output: TableOutput, interval: Interval, *, staged: b
     if output.format == "iceberg":
         # The server may know an older state.
         session.sql(f"REFRESH TABLE {name}").collect()
-    return _of(session.table(name).where(condition(output.column, output.type, interval)))
+    return _of(session.table(name).where(condition(output.column, output.type, interval)).drop(*output.filled))
 
 
 def of_folder(session: Any, folder: Path) -> Summary | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from retrofill.driver.tables.group import Group
+from retrofill.driver.tables.iceberg_target import MIXED
 from retrofill.driver.tables.layout import separates
 from retrofill.driver.tables.marker import Commit, ids_in
 from retrofill.driver.tables.protocol import Burned, Looked, NotPublished, NotSeen
@@ -43,6 +44,7 @@ class Iceberg:
         return False
 
     def version(self) -> str:
+        use_current_state(self.session)
         # The session may know an older state, from which the last publisher's commit is missing.
         self.session.sql(f"REFRESH TABLE {self.table}").collect()
         # Unlike a query of its metadata, this needs no Spark job.
@@ -76,10 +78,7 @@ class Iceberg:
             writer.overwrite(expr(group.condition))
         except Exception as e:
             if _MIXED_FILE in str(e):
-                raise NotPublished(
-                    f"{self.table} has a file with rows of this interval and of others, of which Iceberg cannot replace a part: "
-                    "partition the table by the interval, and rewrite its data files"
-                ) from e
+                raise NotPublished(MIXED.format(table=self.table)) from e
             raise
         published = self._published(group)
         if not all(run.id in published for run in group.runs):

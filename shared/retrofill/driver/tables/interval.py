@@ -6,7 +6,7 @@ from datetime import datetime, time, timezone
 
 from retrofill.driver.cannot_stage import NoSuchColumn
 from retrofill.driver.interval import Interval
-from retrofill.driver.tables.output import quoted
+from retrofill.driver.tables.output import identifier
 
 _DATES = ("date", "string")
 
@@ -20,7 +20,7 @@ def condition(column: str, type: str, interval: Interval) -> str:
     start, end = (_literal(column, type, moment) for moment in (interval.start, interval.end))
     if type != "timestamp" and not interval.start.replace(tzinfo=None) < interval.end.replace(tzinfo=None):
         raise NoSuchColumn(_ambiguous(column, interval.start))
-    return f"{quoted(column)} >= {start} AND {quoted(column)} < {end}"
+    return f"{identifier(column)} >= {start} AND {identifier(column)} < {end}"
 
 
 def _literal(column: str, type: str, moment: datetime) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict, dataclass
-from typing import Sequence
+from typing import Any, Sequence
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 SCHEME = "table:"
@@ -17,7 +18,7 @@ class TableOutput:
     """The rows of a run's interval in ``staged`` replace those in ``table``; both are whole names.
 
     ``column`` tells to which interval a row belongs; ``type`` is its type. ``undoes``: the run whose rows it replaces, of
-    an undo.
+    an undo. ``filled``: columns whose values only a commit to the table makes; those in the staged table stand for nothing.
     """
 
     table: str
@@ -26,11 +27,15 @@ class TableOutput:
     type: str
     format: str
     undoes: int = 0
+    filled: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         more = {name: str(value) for name, value in asdict(self).items() if name != "table"}
         if not self.undoes:
             del more["undoes"]
+        del more["filled"]
+        if self.filled:
+            more["filled"] = json.dumps(self.filled)
         return f"{SCHEME}{quote(self.table)}?{urlencode(more)}"
 
     @classmethod
@@ -40,7 +45,13 @@ class TableOutput:
             return None
         table, _, query = output[len(SCHEME) :].partition("?")
         values = dict(parse_qsl(query))
-        return cls(unquote(table), undoes=int(values.pop("undoes", 0)), **values)
+        undoes = int(values.pop("undoes", 0))
+        filled = tuple(json.loads(values.pop("filled", "[]")))
+        return cls(unquote(table), undoes=undoes, filled=filled, **values)
+
+    def rows(self, session: Any) -> Any:
+        """The staged rows, of all runs that share the table, as they are to be committed."""
+        return session.table(self.staged).drop(*self.filled)
 
 
 def joined(parts: Sequence[str]) -> str:
@@ -50,7 +61,19 @@ def joined(parts: Sequence[str]) -> str:
 
 def quoted(part: str) -> str:
     """One part of a name in SQL."""
-    return part if _PLAIN.match(part) else "`" + part.replace("`", "``") + "`"
+    return part if _PLAIN.match(part) else identifier(part)
+
+
+def identifier(name: str) -> str:
+    """The name of a column in SQL, where ``current_date`` alone is a function."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column_of(name: str) -> Any:
+    """The column of that name."""
+    from pyspark.sql.functions import col
+
+    return col(identifier(name))
 
 
 def parts_of(name: str) -> list[str]:

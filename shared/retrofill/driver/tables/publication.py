@@ -23,10 +23,10 @@ from retrofill.driver.publication import StagedOutputGone
 from retrofill.driver.session import Sessions
 from retrofill.driver.tables.base import ReviewedRows
 from retrofill.driver.tables.changes import changed
+from retrofill.driver.tables.dropping import drop
 from retrofill.driver.tables.formats import FORMATS
 from retrofill.driver.tables.group import Group
 from retrofill.driver.tables.protocol import Burned, Format, NotPublished, NotSeen, TableGone
-from retrofill.driver.tables.staging import drop
 from retrofill.driver.tables.turns import turn
 from retrofill.errors import first_line
 
@@ -233,7 +233,7 @@ def _commit(
     """What became of a commit; or ``None``, and why it cannot be. Raises what another try may not meet."""
     staged = group.output.staged
     try:
-        return table.replace(session.table(staged).where(group.condition), group), None
+        return table.replace(group.output.rows(session).where(group.condition), group), None
     except Exception as e:
         if not _is_final(e):
             raise

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Collection
 
 from retrofill.driver.cannot_stage import DoesNotFit, NoSuchColumn, OtherInterval
 from retrofill.driver.interval import Interval
-from retrofill.driver.tables.output import quoted
+from retrofill.driver.tables.output import identifier
+from retrofill.driver.tables.required import nullable
 from retrofill.errors import first_line
 
+# Where Spark keeps a column's default, as text of SQL.
+_DEFAULT = "CURRENT_DEFAULT"
 
-def fitted(rows: Any, schema: Any, table: str) -> Any:
-    """The rows with the table's columns, in its order and types. Raises ``NoSuchColumn`` or ``DoesNotFit``."""
+
+def fitted(rows: Any, schema: Any, table: str, filled: Collection[str] = ()) -> Any:
+    """The rows with the table's columns, in its order and types. Raises ``NoSuchColumn`` or ``DoesNotFit``.
+
+    Columns with a default get it. ``filled``: those that the table itself fills, if the rows lack them.
+    """
     from pyspark.errors import AnalysisException
+    from pyspark.sql.functions import expr
     from pyspark.sql.types import StructField, StructType
 
     have, want = ({name.lower(): name for name in names} for names in (rows.columns, schema.names))
     for name in have.keys() - want.keys():
         raise NoSuchColumn(f"{table} has no column {have[name]!r}: add it to the table, or drop it from the rows")
-    for name in want.keys() - have.keys():
-        raise DoesNotFit(f"the rows have no column {want[name]!r} of {table}: add it, with null if nothing is known")
+    lacking = [field for field in schema if field.name.lower() not in have]
+    defaults = {field.name: expr(field.metadata[_DEFAULT]) for field in lacking if _DEFAULT in field.metadata}
+    for field in lacking:
+        if field.name not in defaults and field.name not in filled:
+            raise DoesNotFit(
+                f"the rows have no column {field.name!r} of {table}: add it, with null if nothing is known"
+            )
+    left_out = {field.name for field in lacking} - defaults.keys()
+    wanted = [StructField(field.name, nullable(field.dataType)) for field in schema if field.name not in left_out]
     try:
         # Nulls are looked for in the rows themselves: most columns could have some, as far as Spark knows.
-        ready = rows.to(StructType([StructField(field.name, field.dataType) for field in schema]))
+        ready = (rows.withColumns(defaults) if defaults else rows).to(StructType(wanted))
         # Spark Connect analyzes it only now; of ``ready`` itself, it takes the schema as given.
         ready.select("*").schema  # noqa: B018
     except AnalysisException as e:
@@ -42,7 +57,7 @@ def refuse_misplaced(rows: Any, schema: Any, column: str, ours: str, interval: I
     ``ours``: the condition of the interval's rows.
     """
     required = [field.name for field in schema if not field.nullable]
-    nulls = " OR ".join(f"{quoted(name)} IS NULL" for name in dict.fromkeys([*required, column]))
+    nulls = " OR ".join(f"{identifier(name)} IS NULL" for name in dict.fromkeys([*required, column]))
     bad = rows.where(f"NOT ({ours}) OR {nulls}").limit(1).collect()
     if not bad:
         return

@@ -1,46 +1,43 @@
 """``run.stage_table(rows, table, column)``: rows that replace those of the interval after the attempt is accepted.
 
-They are written to a table of their own, next to the target: ``flights__retrofill_3f2a9c01d4_25_1`` is the first
-one of attempt 25 for ``flights`` and one interval. So they are where the catalog lets Spark write, in the same
-format, and no reader of the target sees them.
+They are written to a table of their own, next to the target or in the namespace of the setting ``staged_tables``: where the
+catalog lets Spark write, in the same format, and no reader of the target sees them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-import shutil
 import threading
 from dataclasses import replace
-from datetime import timezone
-from pathlib import Path
-from typing import Any, Collection
+from typing import Any
 
 from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn, NoSuchTable
-from retrofill.driver.file_uri import path_in
 from retrofill.driver.interval import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import get_log
 from retrofill.driver.tables.changes import changed, rows_before
-from retrofill.driver.tables.formats import FORMATS, provider_of
+from retrofill.driver.tables.dropping import drop
+from retrofill.driver.tables.formats import FORMATS, TARGETS, provider_of
 from retrofill.driver.tables.group import Group, Member
 from retrofill.driver.tables.interval import condition
-from retrofill.driver.tables.output import TableOutput, joined, parts_of, quoted
+from retrofill.driver.tables.output import TableOutput, column_of, joined, parts_of
+from retrofill.driver.tables.required import refuse_nulls
 from retrofill.driver.tables.rows import fitted, refuse_misplaced
+from retrofill.driver.tables.sweeping import StagedTables
+from retrofill.driver.tables.target import Target
 from retrofill.errors import first_line
 
 log = get_log(__name__)
-# In the names of all staged tables.
-OURS = "__retrofill_"
 MAX_TABLES = 100
 
 
 class TableStaging:
     """The tables that an attempt stages for the runs of a piece. Thread-safe."""
 
-    def __init__(self, launch: Launch, piece: Piece) -> None:
+    def __init__(self, launch: Launch, piece: Piece, tables: StagedTables | None = None) -> None:
+        """``tables``: of all pieces of the attempt."""
         self._launch = launch
         self._piece = piece
+        self._tables = tables or StagedTables(launch)
         self._lock = threading.Lock()
         self._written: list[tuple[Any, str]] = []
         # By the target's whole name. Only rows that passed all checks are staged.
@@ -54,10 +51,11 @@ class TableStaging:
                 self._staged.pop(target, None)
                 del self._tasks[target]
 
-    def stage(self, task: str, session: Any, rows: Any, table: str, column: str) -> None:
+    def stage(self, task: str, session: Any, rows: Any, table: str, column: str, *, restored: bool = False) -> None:
         """Write the rows, which become those of the intervals.
 
-        A later call by the same task replaces them. Raises ``CannotStage``.
+        A later call by the same task replaces them. ``restored``: they were in the table before, so they have values that
+        only the table makes. Raises ``CannotStage``.
         """
         parts = resolved(session, table)
         target = joined(parts)
@@ -71,21 +69,36 @@ class TableStaging:
                 f"{table} has no column {column!r}: name the one that tells to which interval a row belongs"
             )
         type = found.dataType.simpleString()
-        for run in self._piece.runs:
-            condition(found.name, type, interval_of(self._launch, run))
+        conditions = [condition(found.name, type, interval_of(self._launch, run)) for run in self._piece.runs]
         whole = interval_of(self._launch, self._piece)
         ours = condition(found.name, type, whole)
-        ready = fitted(rows, schema, table)
+        rules = TARGETS[provider](session, target)
+        rules.refuse(conditions)
         staged = self._name(task, target, parts)
-        sweep(session, parts, staged[-1], self._prefix(parts), self._launch.unpublished)
+        if not _is_path(parts):
+            self._tables.sweep(session, staged[:-1])
         output = TableOutput(target, joined(staged), found.name, type, provider)
         with self._lock:
             self._staged.pop(target, None)
             self._written.append((session, output.staged))
-        _write(ready, output, many=len(self._piece.runs) > 1)
-        refuse_misplaced(session.table(output.staged), schema, found.name, ours, whole, table)
+        output = self._write(rules, rows, schema, output, restored)
+        written = session.table(output.staged)
+        refuse_misplaced(written, schema, found.name, ours, whole, table)
+        refuse_nulls(written, schema, table)
         with self._lock:
             self._staged[target] = output
+
+    def _write(self, rules: Target, rows: Any, schema: Any, output: TableOutput, restored: bool) -> TableOutput:
+        """Write the staged table. Returns the output, with what only its commit fills."""
+        filled = rules.create(output.staged, schema)
+        if restored:
+            rows = rows.drop(*filled.always)
+        have = {name.lower() for name in rows.columns}
+        output = replace(output, filled=tuple(name for name in filled.by_commit if name.lower() not in have))
+        ready = fitted(rows, schema, output.table, {*filled.when_staged, *filled.by_commit})
+        many, by_day = len(self._piece.runs) > 1, output.type == "date"
+        rules.write(_together(ready, output.column, by_day) if many else ready, output, partitioned=many and by_day)
+        return output
 
     def restore(self, task: str, session: Any, undone: TableOutput) -> None:
         """Stage the rows that the intervals had before the runs that these undo published them.
@@ -93,7 +106,7 @@ class TableStaging:
         Raises ``NotKept`` or ``CannotStage``.
         """
         rows = rows_before(FORMATS[undone.format](session, undone.table), self._undoing(undone), session)
-        self.stage(task, session, rows, undone.table, undone.column)
+        self.stage(task, session, rows, undone.table, undone.column, restored=True)
 
     def refuse_changed(self, session: Any, undone: TableOutput) -> None:
         """Raise ``PublishedAgain`` or ``NotKept`` if one of the intervals was changed since."""
@@ -112,7 +125,7 @@ class TableStaging:
         with self._lock:
             if target not in self._staged:
                 raise CannotStage(f"no task of this run has staged {table}: read the table itself instead")
-            return session.table(self._staged[target].staged)
+            return self._staged[target].rows(session)
 
     def outputs(self) -> dict[int, tuple[str, ...]]:
         """The outputs of each run, by its id."""
@@ -148,13 +161,11 @@ class TableStaging:
                 raise CannotStage(f"task {other!r} already stages {target}: only one task may write a table")
             if len(self._tasks) > MAX_TABLES:
                 raise CannotStage(f"a run may stage at most {MAX_TABLES} tables")
-            return [*parts[:-1], f"{self._prefix(parts)}{self._launch.attempt_id}_{len(self._written) + 1}"]
-
-    def _prefix(self, parts: list[str]) -> str:
-        """What the names of all attempts at this interval begin with."""
-        start = self._piece.interval_start.astimezone(timezone.utc).isoformat()
-        text = f"{self._launch.installation} {self._launch.pipeline.name} {start}"
-        return f"{parts[-1]}{OURS}{hashlib.sha256(text.encode()).hexdigest()[:10]}_"
+            name = self._tables.name(parts[-1], self._piece, len(self._written) + 1)
+        elsewhere = self._launch.staged_tables
+        if elsewhere is None or _is_path(parts):
+            return [*parts[:-1], name]
+        return [parts[0], *parts_of(elsewhere), name]
 
 
 def resolved(session: Any, table: str) -> list[str]:
@@ -175,42 +186,12 @@ def resolved(session: Any, table: str) -> list[str]:
     return [*([] if path else [found.catalog]), *(found.namespace or []), found.name]
 
 
-def _write(rows: Any, output: TableOutput, *, many: bool) -> None:
-    """Create the staged table. The rows of each of ``many`` intervals stay together, as each is read by itself."""
-    from pyspark.sql.functions import col
-
-    column = col(quoted(output.column))
-    if many:
-        rows = rows.repartition(column) if output.type == "date" else rows.sortWithinPartitions(column)
-    writer = rows.writeTo(output.staged).using(output.format)
-    if many and output.type == "date":
-        writer = writer.partitionedBy(column)
-    writer.create()
+def _is_path(parts: list[str]) -> bool:
+    return "/" in parts[-1]
 
 
-def drop(session: Any, table: str) -> None:
-    """Drop a staged table and its files."""
-    session.sql(f"DROP TABLE IF EXISTS {table} PURGE").collect()
-    name = parts_of(table)[-1]
-    folder = Path(path_in(name) or name)
-    # Nothing else is ever deleted, whatever a name may look like.
-    if folder.is_absolute() and OURS in folder.name:
-        # Spark only forgets a table that is named by its path.
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def sweep(session: Any, parts: list[str], own: str, prefix: str, unpublished: Collection[int] = ()) -> None:
-    """Drop what earlier attempts at the interval have left: they were not accepted, or are published.
-
-    Not those of ``unpublished`` attempts: the table of a range begins with its first interval, which may be tried again
-    while the others wait for a publisher or a review.
-    """
-    if "/" in parts[-1]:
-        return
-    # Spark takes a pattern apart at | and the parts for regular expressions, so it may list more than was asked for.
-    pattern = re.sub(r"[^A-Za-z0-9_]", "*", prefix)
-    found = session.sql(f"SHOW TABLES IN {joined(parts[:-1])} LIKE '{pattern}*'").collect()
-    kept = tuple(f"{prefix}{id}_".lower() for id in unpublished)
-    for name in (row.tableName for row in found):
-        if name != own and name.lower().startswith(prefix.lower()) and not name.lower().startswith(kept):
-            drop(session, joined([*parts[:-1], name]))
+def _together(rows: Any, column: str, by_day: bool) -> Any:
+    """The rows of each interval, together, as each is read by itself."""
+    if column not in rows.columns:
+        return rows  # the table fills it
+    return rows.repartition(column_of(column)) if by_day else rows.sortWithinPartitions(column_of(column))
