@@ -36,12 +36,13 @@ class Delta:
         return len({each["run_id"] for _, each in self._commits(marker.only("installation", "attempt_id"))})
 
     def replace(self, rows: Any, condition: str, marker: Marker) -> str | None:
-        from pyspark.sql.functions import expr
-
         values = marker.values
         application = f"retrofill {values['installation']} {values['pipeline']} {values['interval_start']}"
-        writer = rows.writeTo(self.table).option("txnAppId", application).option("txnVersion", values["attempt_id"])
-        writer.option("userMetadata", json.dumps({"retrofill": dict(values)})).overwrite(expr(condition))
+        self._refuse_other_table()
+        # ``DataFrameWriterV2.overwrite`` loses the time zone of a moment in its condition (docs/decisions/tables.md).
+        writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", condition)
+        writer = writer.option("txnAppId", application).option("txnVersion", values["attempt_id"])
+        writer.option("userMetadata", json.dumps({"retrofill": dict(values)})).saveAsTable(self.table)
         version = self.published(marker)
         if version is None:
             raise NotPublished(
@@ -49,6 +50,12 @@ class Delta:
                 "or, on S3, another Spark server has overwritten the commit"
             )
         return version
+
+    def _refuse_other_table(self) -> None:
+        """``saveAsTable`` would create a table that is gone, and replace one of another format."""
+        (about,) = self.session.sql(f"DESCRIBE DETAIL {self.table}").collect()
+        if about.format != "delta":
+            raise NotPublished(f"{self.table} is a {about.format} table now: create it again as a Delta table")
 
     def keep(self, marker: Marker, days: int) -> None:
         """Delta keeps earlier versions by the table's own settings."""

@@ -16,7 +16,8 @@ _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 class TableOutput:
     """The rows of a run's interval in ``staged`` replace those in ``table``; both are whole names.
 
-    ``column`` tells to which interval a row belongs; ``type`` is its type. ``drops``: how many runs share the staged table
+    ``column`` tells to which interval a row belongs; ``type`` is its type, and ``formats`` the whole key if that is not all
+    of it (``Key.of`` reads the three). ``drops``: how many runs share the staged table
     if this is the last one, which drops it when all are published, else 0. ``undoes``: the run whose rows it replaces, of an
     undo.
     """
@@ -28,11 +29,13 @@ class TableOutput:
     format: str
     drops: int = 1
     undoes: int = 0
+    formats: str = ""
 
     def __str__(self) -> str:
         more = {name: str(value) for name, value in asdict(self).items() if name != "table"}
-        if not self.undoes:
-            del more["undoes"]
+        for name in ("undoes", "formats"):
+            if not getattr(self, name):
+                del more[name]
         return f"{SCHEME}{quote(self.table)}?{urlencode(more)}"
 
     @classmethod

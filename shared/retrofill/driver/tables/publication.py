@@ -16,7 +16,7 @@ from retrofill.driver.loss import line_of
 from retrofill.driver.publication import PublishedAgain, StagedOutputGone
 from retrofill.driver.session import Sessions
 from retrofill.driver.tables.formats import FORMATS
-from retrofill.driver.tables.interval import condition
+from retrofill.driver.tables.key import Key
 from retrofill.driver.tables.marker import Marker, of_run, of_undo
 from retrofill.driver.tables.output import TableOutput
 from retrofill.driver.tables.protocol import Format, NotPublished
@@ -103,7 +103,7 @@ class TablePublication:
                 "run_id": str(self.run.id),
                 "attempt_id": str(self.attempt),
                 "publication": str(self.run.publication),
-                "column": self.output.column,
+                "column": self.output.formats or self.output.column,
                 **({"undoes": str(self.output.undoes)} if self.output.undoes else {}),
                 **{name: moment.astimezone(timezone.utc).isoformat() for name, moment in moments.items()},
             }
@@ -146,7 +146,7 @@ def steps(publication: TablePublication, session: Any, *, again: bool = True) ->
 
 def _replace(publication: TablePublication, session: Any, table: Format) -> str | None:
     output, run = publication.output, publication.run
-    rows = condition(output.column, output.type, interval_of(publication.launch, run))
+    rows = Key.of(output).condition([interval_of(publication.launch, run)])
     try:
         return table.replace(session.table(output.staged).where(rows), rows, publication.marker)
     except Exception as e:
@@ -183,7 +183,7 @@ def _refuse_changed(publication: TablePublication, session: Any, table: Format) 
     # To rename a column is no commit.
     if published.columns == present.columns and table.only_others_since(undone, publication.marker):
         return
-    rows = condition(output.column, output.type, interval_of(publication.launch, publication.run))
+    rows = Key.of(output).condition([interval_of(publication.launch, publication.run)])
     if not same_rows(published, present, rows):
         raise PublishedAgain(
             f"the rows of {output.table} were changed after run {output.undoes} had published them, so its undo leaves "

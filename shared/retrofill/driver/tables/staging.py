@@ -16,13 +16,16 @@ from datetime import timezone
 from pathlib import Path
 from typing import Any, Collection
 
-from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn, NoSuchTable
+from retrofill.driver.cannot_stage import CannotStage, NoSuchTable
 from retrofill.driver.file_uri import path_in
 from retrofill.driver.interval import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import get_log
+from retrofill.driver.tables.boundaries import refuse_ambiguous
+from retrofill.driver.tables.contents import refuse_clock_partitions, refuse_other_text, refuse_shared_files
+from retrofill.driver.tables.declared import Declared, key_of_table
 from retrofill.driver.tables.formats import FORMATS, provider_of
-from retrofill.driver.tables.interval import condition
+from retrofill.driver.tables.key import Key
 from retrofill.driver.tables.marker import of_run
 from retrofill.driver.tables.output import TableOutput, joined, parts_of, quoted
 from retrofill.driver.tables.rows import fitted, refuse_misplaced
@@ -54,10 +57,11 @@ class TableStaging:
                 self._staged.pop(target, None)
                 del self._tasks[target]
 
-    def stage(self, task: str, session: Any, rows: Any, table: str, column: str) -> None:
+    def stage(self, task: str, session: Any, rows: Any, table: str, column: Declared, zone: str = "") -> None:
         """Write the rows, which become those of the intervals.
 
-        A later call by the same task replaces them. Raises ``CannotStage``.
+        ``column``, ``zone``: the table's key, as declared. A later call by the same task replaces them. Raises
+        ``CannotStage``.
         """
         parts = resolved(session, table)
         target = joined(parts)
@@ -65,25 +69,26 @@ class TableStaging:
         if provider not in FORMATS:
             raise CannotStage(f"{table} is a {provider} table: only commits to Iceberg and Delta can be conditional")
         schema = session.table(target).schema
-        found = next((field for field in schema if field.name.lower() == column.lower()), None)
-        if found is None:
-            raise NoSuchColumn(
-                f"{table} has no column {column!r}: name the one that tells to which interval a row belongs"
-            )
-        type = found.dataType.simpleString()
-        for run in self._piece.runs:
-            condition(found.name, type, interval_of(self._launch, run))
-        whole = interval_of(self._launch, self._piece)
-        ours = condition(found.name, type, whole)
+        key = key_of_table(column, zone, schema, table)
+        intervals = [interval_of(self._launch, run) for run in self._piece.runs]
+        for each in intervals:
+            refuse_ambiguous(key, each)
+        if isinstance(column, str):
+            refuse_other_text(self._launch, session, target, key)
+        if provider == "delta":
+            refuse_clock_partitions(session, target, schema)
+        else:
+            refuse_shared_files(session, target, key, intervals)
         ready = fitted(rows, schema, table)
         staged = self._name(task, target, parts)
         sweep(session, parts, staged[-1], self._prefix(parts), self._launch.unpublished)
-        output = TableOutput(target, joined(staged), found.name, type, provider)
+        output = TableOutput(target, joined(staged), key.column, key.type, provider, formats=key.formats)
         with self._lock:
             self._staged.pop(target, None)
             self._written.append((session, output.staged))
         _write(ready, output, many=len(self._piece.runs) > 1)
-        refuse_misplaced(session.table(output.staged), schema, found.name, ours, whole, table)
+        whole = interval_of(self._launch, self._piece)
+        refuse_misplaced(session.table(output.staged), schema, key, intervals, whole, table)
         with self._lock:
             self._staged[target] = output
 
@@ -96,9 +101,10 @@ class TableStaging:
         assert run.restores is not None
         table = FORMATS[undone.format](session, undone.table)
         before = table.before(of_run(self._launch.installation, run.restores))
-        ours = condition(undone.column, undone.type, interval_of(self._launch, run))
+        key = Key.of(undone)
+        ours = key.condition([interval_of(self._launch, run)])
         rows = aligned(before, session.table(undone.table).schema).where(ours)
-        self.stage(task, session, rows, undone.table, undone.column)
+        self.stage(task, session, rows, undone.table, key.declared, key.zone)
         with self._lock:
             self._staged[undone.table] = replace(self._staged[undone.table], undoes=run.restores)
 
@@ -176,12 +182,12 @@ def _write(rows: Any, output: TableOutput, *, many: bool) -> None:
     """Create the staged table. The rows of each of ``many`` intervals stay together, as each is read by itself."""
     from pyspark.sql.functions import col
 
-    column = col(quoted(output.column))
+    columns = [col(quoted(each.name)) for each in Key.of(output).columns]
     if many:
-        rows = rows.repartition(column) if output.type == "date" else rows.sortWithinPartitions(column)
+        rows = rows.repartition(*columns) if output.type == "date" else rows.sortWithinPartitions(*columns)
     writer = rows.writeTo(output.staged).using(output.format)
     if many and output.type == "date":
-        writer = writer.partitionedBy(column)
+        writer = writer.partitionedBy(*columns)
     writer.create()
 
 
