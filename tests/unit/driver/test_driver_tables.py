@@ -14,6 +14,7 @@ from retrofill.driver.tables.delta import _about
 from retrofill.driver.tables.output import TableOutput, joined, parts_of
 from retrofill.driver.tables.staging import drop, sweep
 
+
 @pytest.mark.parametrize("parts", [["t"], ["lake", "db", "t"], ["delta", "/data/a b"], ["a.b", "c`d"], ["ünï", "9"]])
 def test_names_are_quoted_where_they_must_be(parts: list[str]) -> None:
     assert parts_of(joined(parts)) == parts

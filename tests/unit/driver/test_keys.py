@@ -49,23 +49,27 @@ DAY = local("2013-01-01", "2013-01-02")
 @pytest.mark.parametrize(
     ("declared", "type", "condition"),
     [
-        ("day", "date", "day >= DATE '2013-01-01' AND day < DATE '2013-01-02'"),
+        ("day", "date", "`day` >= DATE '2013-01-01' AND `day` < DATE '2013-01-02'"),
         ("a b", "string", "`a b` = '2013-01-01'"),
-        ("at", "timestamp", "at >= TIMESTAMP '2013-01-01 05:00:00 UTC' AND at < TIMESTAMP '2013-01-02 05:00:00 UTC'"),
+        (
+            "at",
+            "timestamp",
+            "`at` >= TIMESTAMP '2013-01-01 05:00:00 UTC' AND `at` < TIMESTAMP '2013-01-02 05:00:00 UTC'",
+        ),
         (
             "at",
             "timestamp_ntz",
-            "at >= TIMESTAMP_NTZ '2013-01-01 00:00:00' AND at < TIMESTAMP_NTZ '2013-01-02 00:00:00'",
+            "`at` >= TIMESTAMP_NTZ '2013-01-01 00:00:00' AND `at` < TIMESTAMP_NTZ '2013-01-02 00:00:00'",
         ),
-        ({"dt": "%Y%m%d"}, "string", "dt = '20130101'"),
-        ({"dt": "%Y%m%d"}, "int", "dt = 20130101"),
-        ({"dt": "%Y%m%d"}, "bigint", "dt = 20130101L"),
-        ({"dt": "%d.%m.%Y"}, "string", "dt = '01.01.2013'"),
-        ({"dt": "%Y%j"}, "string", "dt = '2013001'"),
-        ({"dt": "%G-W%V-%u"}, "string", "dt = '2013-W01-2'"),
-        ({"y": "%Y", "m": "%m", "d": "%d"}, "int", "(y = 2013) AND ((m = 1) AND (d = 1))"),
-        ({"y": "%Y", "m": "%-m", "d": "%-d"}, "string", "(y = '2013') AND ((m = '1') AND (d = '1'))"),
-        ({"day": None, "m": "%m"}, "date", "(day = DATE '2013-01-01') AND (m = '01')"),
+        ({"dt": "%Y%m%d"}, "string", "`dt` = '20130101'"),
+        ({"dt": "%Y%m%d"}, "int", "`dt` = 20130101"),
+        ({"dt": "%Y%m%d"}, "bigint", "`dt` = 20130101L"),
+        ({"dt": "%d.%m.%Y"}, "string", "`dt` = '01.01.2013'"),
+        ({"dt": "%Y%j"}, "string", "`dt` = '2013001'"),
+        ({"dt": "%G-W%V-%u"}, "string", "`dt` = '2013-W01-2'"),
+        ({"y": "%Y", "m": "%m", "d": "%d"}, "int", "(`y` = 2013) AND ((`m` = 1) AND (`d` = 1))"),
+        ({"y": "%Y", "m": "%-m", "d": "%-d"}, "string", "(`y` = '2013') AND ((`m` = '1') AND (`d` = '1'))"),
+        ({"day": None, "m": "%m"}, "date", "(`day` = DATE '2013-01-01') AND (`m` = '01')"),
     ],
 )
 def test_the_rows_of_a_day(declared: Declared, type: str, condition: str) -> None:
@@ -82,7 +86,13 @@ def test_the_rows_of_a_day(declared: Declared, type: str, condition: str) -> Non
         ({"dt": "%G-W%V"}, "string", "2024-12-30", "2025-01-06", [("2025-W01",)]),
         ({"dt": "%Y%m%d"}, "string", "2024-12-31", "2025-01-01", [("20241231",)]),
         ({"dt": "%Y%m%d"}, "string", "2024-02-28", "2024-03-02", [("20240228",), ("20240229",), ("20240301",)]),
-        ({"dt": "%Y-%m-%d", "h": "%H"}, "string", "2024-01-01T22:00", "2024-01-02", [("2024-01-01", "22"), ("2024-01-01", "23")]),
+        (
+            {"dt": "%Y-%m-%d", "h": "%H"},
+            "string",
+            "2024-01-01T22:00",
+            "2024-01-02",
+            [("2024-01-01", "22"), ("2024-01-01", "23")],
+        ),
         ({"dt": "%Y%m%d%H%M"}, "bigint", "2024-01-01T22:58", "2024-01-01T23:00", [(202401012258,), (202401012259,)]),
         ({"dt": "%Y-%m-%dT%H%z"}, "string", "2024-07-01T22:00", "2024-07-01T23:00", [("2024-07-01T22-0400",)]),
     ],
@@ -122,10 +132,10 @@ def test_a_part_of_an_hour_that_occurs_twice_cannot_be_told(
 def test_adjacent_intervals_are_one_range_and_names_come_in_pieces() -> None:
     days = [local(f"2013-01-0{day}", f"2013-01-0{day + 1}") for day in (1, 2, 3, 5)]
     assert key("day", "date").condition(days) == (
-        "(day >= DATE '2013-01-01' AND day < DATE '2013-01-04') OR (day >= DATE '2013-01-05' AND day < DATE '2013-01-06')"
+        "(`day` >= DATE '2013-01-01' AND `day` < DATE '2013-01-04') OR (`day` >= DATE '2013-01-05' AND `day` < DATE '2013-01-06')"
     )
     assert key("at", "timestamp").condition(days).count("AND") == 2
-    assert key("dt").condition(days) == "dt IN ('2013-01-01', '2013-01-02', '2013-01-03', '2013-01-05')"
+    assert key("dt").condition(days) == "`dt` IN ('2013-01-01', '2013-01-02', '2013-01-03', '2013-01-05')"
     year = local("2013-01-01", "2014-01-01")
     one = key({"dt": "%Y%m%d%H"}, zone="UTC")
     refuse_ambiguous(one, year)
@@ -137,7 +147,7 @@ def test_adjacent_intervals_are_one_range_and_names_come_in_pieces() -> None:
 def test_the_day_that_samoa_skipped_is_nobodys() -> None:
     day = local("2011-12-29", "2011-12-31", "Pacific/Apia")
     refuse_ambiguous(key("day", "date"), day)
-    assert key("day", "date").condition([day]) == "day >= DATE '2011-12-29' AND day < DATE '2011-12-30'"
+    assert key("day", "date").condition([day]) == "`day` >= DATE '2011-12-29' AND `day` < DATE '2011-12-30'"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +157,9 @@ def test_the_day_that_samoa_skipped_is_nobodys() -> None:
 def test_a_day_that_begins_at_one_oclock_is_a_day(zone: str, day: int) -> None:
     month = {"America/Santiago": 9, "Africa/Cairo": 4}.get(zone, 3)
     start = datetime(2024, month, day, 1, tzinfo=ZoneInfo(zone))
-    before, after = (datetime.combine(start.date() + timedelta(days=n), datetime.min.time(), start.tzinfo) for n in (-1, 1))
+    before, after = (
+        datetime.combine(start.date() + timedelta(days=n), datetime.min.time(), start.tzinfo) for n in (-1, 1)
+    )
     for type in ("date", "string", "timestamp_ntz"):
         for each in (Interval(before, start), Interval(start, after)):
             refuse_ambiguous(key("day", type), each)
@@ -198,7 +210,13 @@ def test_what_names_no_unit_of_time_is_refused(declared: Any, type: str, words: 
         ({"dt": "%G%V"}, "string", "2013-01-01", "2013-01-08", "begins or ends at 2013-01-01T00:00"),
         ({"dt": "%Y%m%d%H"}, "string", "2013-01-01T00:30", "2013-01-01T01:30", "has hours, but"),
         ({"dt": "%Y%m%d%H%M"}, "string", "2013-01-01", "2014-01-01", "has more than 10,000 values"),
-        ({"dt": "%Y%j"}, "smallint", "2013-01-01", "2013-01-02", "'dt' is of type smallint, which is too small for 2013001"),
+        (
+            {"dt": "%Y%j"},
+            "smallint",
+            "2013-01-01",
+            "2013-01-02",
+            "'dt' is of type smallint, which is too small for 2013001",
+        ),
     ],
 )
 def test_an_interval_of_other_units_is_refused(declared: Declared, type: str, start: str, end: str, words: str) -> None:
@@ -229,7 +247,7 @@ def test_without_data_about_a_time_zone_whole_days_can_be_told() -> None:
     for made in (key("day", "date"), key("at", "timestamp_ntz"), key({"dt": "%Y%m%d%H"})):
         refuse_ambiguous(made, day)
     assert key({"dt": "%Y%m%d%H"}).values(day)[-1] == ("2013010123",)
-    with pytest.raises(NoSuchColumn, match="this Python has no data about the pipeline's: use Python 3.9"):
+    with pytest.raises(NoSuchColumn, match="this Python has no data about the pipeline's: use Python 3"):
         refuse_ambiguous(key("at", "timestamp_ntz"), hour)
     for told in (key({"dt": "%Y%m%d%H"}, zone="UTC"), key("at", "timestamp")):
         refuse_ambiguous(told, hour)
@@ -254,7 +272,10 @@ def test_a_key_is_text_in_an_output(made: Key) -> None:
 
 
 def test_outputs_of_earlier_versions_are_read() -> None:
-    for type, condition in (("date", "day >= DATE '2013-01-01' AND day < DATE '2013-01-02'"), ("string", "day = '2013-01-01'")):
+    for type, condition in (
+        ("date", "`day` >= DATE '2013-01-01' AND `day` < DATE '2013-01-02'"),
+        ("string", "`day` = '2013-01-01'"),
+    ):
         before = TableOutput.of(f"table:t?staged=s&column=day&type={type}&format=delta&drops=1")
         assert before is not None
         assert Key.of(before).condition([DAY]) == condition

@@ -10,7 +10,7 @@ from retrofill.driver.interval import Interval
 from retrofill.driver.launch import Launch
 from retrofill.driver.tables.key import Key
 from retrofill.driver.tables.names_of_time import DAY_FORMAT
-from retrofill.driver.tables.output import quoted
+from retrofill.driver.tables.output import column_name
 
 _DAY = r"\A\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])\z"
 # Time zones without clock changes.
@@ -31,7 +31,7 @@ def refuse_other_text(launch: Launch, session: Any, table: str, key: Key) -> Non
         looked_at = (launch.pipeline.name, launch.pipeline.code, table, name)
         if looked_at in _days_only:
             continue
-        column = col(quoted(name))
+        column = col(column_name(name))
         other = session.table(table).where(~column.rlike(_DAY)).select(column).limit(1).collect()
         if other:
             raise NoSuchColumn(

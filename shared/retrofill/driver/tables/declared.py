@@ -61,7 +61,7 @@ def _column(name: str, format: str | None, schema: Any, table: str) -> KeyColumn
 
 
 def _formatted(name: str, type: str, format: str) -> KeyColumn:
-    if type in CLOCKS or type == "date" and format != DAY_FORMAT:
+    if type in CLOCKS or (type == "date" and format != DAY_FORMAT):
         raise NoSuchColumn(f"column {name!r} is of type {type}, which has no format: use None instead of {format!r}")
     try:
         if not isinstance(format, str) or not directives(format):

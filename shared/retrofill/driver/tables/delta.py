@@ -52,10 +52,8 @@ class Delta:
         return version
 
     def _refuse_other_table(self) -> None:
-        """``saveAsTable`` would create a table that is gone, and replace one of another format."""
-        (about,) = self.session.sql(f"DESCRIBE DETAIL {self.table}").collect()
-        if about.format != "delta":
-            raise NotPublished(f"{self.table} is a {about.format} table now: create it again as a Delta table")
+        """``saveAsTable`` would create a table that is gone, and replace one of another format. Of neither is there a history."""
+        self.session.sql(f"DESCRIBE HISTORY {self.table} LIMIT 1").collect()
 
     def keep(self, marker: Marker, days: int) -> None:
         """Delta keeps earlier versions by the table's own settings."""

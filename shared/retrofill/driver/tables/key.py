@@ -10,17 +10,22 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
-from typing import Any, Iterable, List, Sequence, Tuple, Union
+from typing import Any, Iterable, Sequence, Tuple, Union
 
 from retrofill.driver.interval import Interval, zone_of
 from retrofill.driver.tables import names_of_time as names
 from retrofill.driver.tables.names_of_time import DAY_FORMAT
-from retrofill.driver.tables.output import TableOutput, quoted
+from retrofill.driver.tables.output import TableOutput, column_name
 
 # Iceberg does not evaluate a longer IN.
 MAX_IN = 200
 # The largest value, and how a literal ends.
-INTEGERS = {"tinyint": (2**7 - 1, "Y"), "smallint": (2**15 - 1, "S"), "int": (2**31 - 1, ""), "bigint": (2**63 - 1, "L")}
+INTEGERS = {
+    "tinyint": (2**7 - 1, "Y"),
+    "smallint": (2**15 - 1, "S"),
+    "int": (2**31 - 1, ""),
+    "bigint": (2**63 - 1, "L"),
+}
 CLOCKS = ("timestamp", "timestamp_ntz")
 
 Value = Union[str, int]
@@ -152,19 +157,19 @@ def _within(column: KeyColumn, literal: str, ranges: Iterable[tuple[Any, Any]]) 
         if merged and start == merged[-1][1]:
             start, _ = merged.pop()
         merged.append((start, end))
-    name = quoted(column.name)
+    name = column_name(column.name)
     return _any([f"{name} >= {literal.format(a)} AND {name} < {literal.format(b)}" for a, b in merged])
 
 
 def _equal(columns: Sequence[KeyColumn], values: Iterable[Values]) -> str:
     """Whether the columns have one of these values. What goes with the same values of the other columns is joined."""
     first, *others = columns
-    rest: dict[Value, List[Values]] = {}
+    rest: dict[Value, list[Values]] = {}
     for value, *more in values:
         rest.setdefault(value, []).append(tuple(more))
     same: dict[tuple[Values, ...], list[Value]] = {}
-    for value, following in rest.items():
-        same.setdefault(tuple(following), []).append(value)
+    for value, others_of_it in rest.items():
+        same.setdefault(tuple(others_of_it), []).append(value)
     parts = []
     for following, found in same.items():
         one = _any([_in(first, found[at : at + MAX_IN]) for at in range(0, len(found), MAX_IN)])
@@ -174,7 +179,7 @@ def _equal(columns: Sequence[KeyColumn], values: Iterable[Values]) -> str:
 
 def _in(column: KeyColumn, values: Sequence[Value]) -> str:
     literals = [column.literal(each) for each in values]
-    name = quoted(column.name)
+    name = column_name(column.name)
     return f"{name} = {literals[0]}" if len(literals) == 1 else f"{name} IN ({', '.join(literals)})"
 
 

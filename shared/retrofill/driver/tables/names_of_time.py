@@ -6,7 +6,7 @@ They are written here, not by ``strftime``, whose results depend on the platform
 from __future__ import annotations
 
 import re
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import datetime, time, timedelta, timezone
 from typing import Callable, Iterable, Iterator, Mapping
 
 DAY_FORMAT = "%Y-%m-%d"

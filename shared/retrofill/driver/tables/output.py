@@ -56,7 +56,12 @@ def joined(parts: Sequence[str]) -> str:
 
 def quoted(part: str) -> str:
     """One part of a name in SQL."""
-    return part if _PLAIN.match(part) else "`" + part.replace("`", "``") + "`"
+    return part if _PLAIN.match(part) else column_name(part)
+
+
+def column_name(name: str) -> str:
+    """The name of a column in an expression, where a plain one may be that of a function: ``current_date``."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def parts_of(name: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 from retrofill.driver.cannot_stage import DoesNotFit, NoSuchColumn, OtherInterval
 from retrofill.driver.interval import Interval
 from retrofill.driver.tables.key import Key
-from retrofill.driver.tables.output import quoted
+from retrofill.driver.tables.output import column_name
 from retrofill.errors import first_line
 
 
@@ -46,7 +46,7 @@ def refuse_misplaced(
     """
     columns = [each.name for each in key.columns]
     required = list(dict.fromkeys([*columns, *(field.name for field in schema if not field.nullable)]))
-    nulls = " OR ".join(f"{quoted(name)} IS NULL" for name in required)
+    nulls = " OR ".join(f"{column_name(name)} IS NULL" for name in required)
     bad = rows.where(f"NOT ({key.condition(intervals)}) OR {nulls}").limit(1).collect()
     if not bad:
         return
