@@ -225,7 +225,8 @@ def test_an_interval_of_other_units_is_refused(declared: Declared, type: str, st
 
 
 @pytest.mark.parametrize(
-    ("zone", "type", "words"), [("UTC", "timestamp", "has a time zone"), ("Mars/Base", "date", "this is no time zone")]
+    ("zone", "type", "words"),
+    [("UTC", "timestamp", "has a time zone"), ("Mars/Base", "date", "this Python knows no such time zone")],
 )
 def test_a_zone_that_means_nothing_is_refused(zone: str, type: str, words: str) -> None:
     with pytest.raises(NoSuchColumn, match=words):
@@ -249,6 +250,8 @@ def test_without_data_about_a_time_zone_whole_days_can_be_told() -> None:
     assert key({"dt": "%Y%m%d%H"}).values(day)[-1] == ("2013010123",)
     with pytest.raises(NoSuchColumn, match="this Python has no data about the pipeline's: use Python 3"):
         refuse_ambiguous(key("at", "timestamp_ntz"), hour)
+    with pytest.raises(NoSuchColumn, match="this Python has no data about the time zone of the pipeline"):
+        refuse_ambiguous(key({"dt": "%Y%m%d%H%z"}), day)
     for told in (key({"dt": "%Y%m%d%H"}, zone="UTC"), key("at", "timestamp")):
         refuse_ambiguous(told, hour)
 

@@ -23,13 +23,12 @@ def refuse_ambiguous(key: Key, interval: Interval) -> None:
         _refuse_unknown_clocks(key, interval)
     local = key.local(interval)
     own = set() if by_clock else _own(key, local)
-    last = just_before(local.end)
-    # All clock changes matter that are less than one away from an end: others are in the interval, or outside, as a whole.
+    # An end within a unit, or within an hour that occurs twice, has one of these outside of the interval.
     near = (
         (local.start, just_before(local.start)),
         (local.start, twin(local.start)),
         (local.end, local.end),
-        (local.end, twin(last)),
+        (local.end, twin(just_before(local.end))),
     )
     for end, moment in near:
         if moment is None or _is_in(moment, local):
@@ -74,7 +73,7 @@ def _ambiguous(key: Key, end: datetime, moment: datetime) -> NoSuchColumn:
 
 
 def _refuse_unknown_clocks(key: Key, interval: Interval) -> None:
-    """Without data about a time zone, only the beginnings of days are known to be no matter of clock changes."""
+    """Without data about a time zone, only days are known not to be cut by a clock change."""
     if knows_zone(interval) or all(each.time() == time() for each in (interval.start, interval.end)):
         return
     raise NoSuchColumn(

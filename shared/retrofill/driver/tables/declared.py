@@ -28,11 +28,15 @@ def key_of_table(declared: Declared, zone: str, schema: Any, table: str) -> Key:
     if any(each.type in CLOCKS for each in key.columns) and len(key.columns) > 1:
         raise NoSuchColumn(f"one of {key.column} is a timestamp, which tells an interval alone: name only that one")
     if zone and (key.type == "timestamp" or zone_of(zone) is None):
-        why = f"column {key.column!r} has a time zone" if key.type == "timestamp" else "this is no time zone"
+        why = (
+            f"column {key.column!r} has a time zone"
+            if key.type == "timestamp"
+            else "this Python knows no such time zone"
+        )
         raise NoSuchColumn(f"zone={zone!r}: {why}")
     if key.columns[0].format:
         try:
-            refuse_incomplete({name for each in key.columns for name in directives(each.format)})
+            refuse_incomplete(key.directives)
         except NotAFormat as e:
             shown = ", ".join(f"{each.name!r}: {each.format!r}" for each in key.columns)
             raise NoSuchColumn(f"the formats {{{shown}}} {e}") from e

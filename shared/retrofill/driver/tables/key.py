@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from typing import Any, Iterable, Sequence, Tuple, Union
 
+from retrofill.driver.cannot_stage import NoSuchColumn
 from retrofill.driver.interval import Interval, zone_of
 from retrofill.driver.tables import names_of_time as names
 from retrofill.driver.tables.names_of_time import DAY_FORMAT
@@ -95,12 +96,16 @@ class Key:
         return self.type in ("date", *CLOCKS)
 
     @property
+    def directives(self) -> set[str]:
+        return {directive for each in self.columns for directive in names.directives(each.format)}
+
+    @property
     def seconds(self) -> int:
         """Of the unit that it names; 0 for days or longer ones."""
-        return names.seconds_of(directive for each in self.columns for directive in names.directives(each.format))
+        return names.seconds_of(self.directives)
 
     def condition(self, intervals: Sequence[Interval]) -> str:
-        """The condition for the rows of these intervals. Raises nothing for those that ``boundaries`` lets pass."""
+        """The condition for the rows of these intervals, each of which ``refuse_ambiguous`` has let pass."""
         first = self.columns[0]
         if first.type == "timestamp":
             moments = ((_utc(each.start), _utc(each.end)) for each in intervals)
@@ -123,10 +128,15 @@ class Key:
         return tuple(each.value(moment) for each in self.columns)
 
     def local(self, interval: Interval) -> Interval:
-        """In the key's time zone. Without data about that, what clocks show at both ends, as if it were UTC."""
+        """In the key's time zone. Without data about the pipeline's, what clocks show at both ends, as if it were UTC.
+
+        Raises ``NoSuchColumn``.
+        """
         zone = zone_of(self.zone) if self.zone else None
         if zone is not None:
             return Interval(interval.start.astimezone(zone), interval.end.astimezone(zone))
+        if self.zone or (names.OFFSET in self.directives and not knows_zone(interval)):
+            raise NoSuchColumn(f"this Python has no data about the time zone {self.zone or 'of the pipeline'}")
         if knows_zone(interval):
             return interval
         return Interval(*(each.replace(tzinfo=timezone.utc) for each in (interval.start, interval.end)))

@@ -23,8 +23,8 @@ _NUMBERS: Mapping[str, tuple[int, Callable[[datetime], int]]] = {
     "M": (2, lambda moment: moment.minute),
     "S": (2, lambda moment: moment.second),
 }
-_OFFSET = "z"
-ALLOWED = " ".join(f"%{name}" for name in (*_NUMBERS, _OFFSET))
+OFFSET = "z"
+ALLOWED = " ".join(f"%{name}" for name in (*_NUMBERS, OFFSET))
 # What names one day, and what else names one longer unit.
 _DAYS = ({"Y", "m", "d"}, {"Y", "j"}, {"G", "V", "u"})
 _LONGER = ({"Y"}, {"Y", "m"}, {"G", "V"})
@@ -43,7 +43,7 @@ def written(format: str, moment: datetime) -> str:
 
     def text(found: re.Match[str]) -> str:
         bare, name = found.groups()
-        if name == _OFFSET:
+        if name == OFFSET:
             return _offset(moment)
         digits, number = _NUMBERS[name]
         return str(number(moment)) if bare else f"{number(moment):0{digits}}"
@@ -64,13 +64,13 @@ def refuse_unreadable(format: str, *, integer: bool) -> None:
     """Raise ``NotAFormat`` if the numbers that a name was written from cannot be told by it."""
     for found in _DIRECTIVE.finditer(format):
         bare, name = found.groups()
-        if name not in _NUMBERS and (name != _OFFSET or bare):
+        if name not in _NUMBERS and (name != OFFSET or bare):
             raise NotAFormat(f"has {found.group()!r}: use {ALLOWED}")
         after = format[found.end() : found.end() + 1]
         if bare and (after == "%" or after.isdigit()):
             raise NotAFormat(f"does not tell where {found.group()} ends: use %{name}")
     between = _DIRECTIVE.sub("", format)
-    if integer and (between or _OFFSET in directives(format)):
+    if integer and (between or OFFSET in directives(format)):
         raise NotAFormat("is not that of a number: use only directives with digits")
     if not _BETWEEN.match(between):
         raise NotAFormat("may have only letters, digits, spaces and -_.:,/=+ beside its directives")
@@ -78,14 +78,14 @@ def refuse_unreadable(format: str, *, integer: bool) -> None:
 
 def refuse_incomplete(directives: set[str]) -> None:
     """Raise ``NotAFormat`` if those of all columns do not name exactly one unit of time."""
-    clock, days = directives & set("HMS"), directives - set("HMS") - {_OFFSET}
+    clock, days = directives & set("HMS"), directives - set("HMS") - {OFFSET}
     if not any(each <= days for each in _DAYS) and (clock or days not in _LONGER):
         raise NotAFormat(
             "name no single day (%Y %m %d, %Y %j or %G %V %u), month (%Y %m), ISO week (%G %V) or year (%Y)"
         )
     if clock and frozenset(clock) not in _TIMES:
         raise NotAFormat("have minutes without hours, or seconds without minutes")
-    if _OFFSET in directives and not clock:
+    if OFFSET in directives and not clock:
         raise NotAFormat("have %z without %H")
 
 
