@@ -176,6 +176,7 @@ def test_a_day_that_begins_at_one_oclock_is_a_day(zone: str, day: int) -> None:
         ("n", "binary", "is of type binary"),
         ("n", "string collate UTF8_LCASE", "is of type string collate"),
         ({}, "string", "name a column of t, or columns with formats"),
+        (["dt"], "string", "name a column of t, or columns with formats"),
         ({"dt": "%d/%m"}, "string", r"the formats \{'dt': '%d/%m'\} name no single day"),
         ({"y": "%Y", "w": "%V"}, "int", "name no single day"),
         ({"y": "%Y", "m": "%m", "w": "%V"}, "int", "name no single day"),
@@ -226,7 +227,7 @@ def test_an_interval_of_other_units_is_refused(declared: Declared, type: str, st
 
 @pytest.mark.parametrize(
     ("zone", "type", "words"),
-    [("UTC", "timestamp", "has a time zone"), ("Mars/Base", "date", "this Python knows no such time zone")],
+    [("UTC", "timestamp", "which needs none"), ("Mars/Base", "date", "this Python knows no such time zone")],
 )
 def test_a_zone_that_means_nothing_is_refused(zone: str, type: str, words: str) -> None:
     with pytest.raises(NoSuchColumn, match=words):

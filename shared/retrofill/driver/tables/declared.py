@@ -21,19 +21,16 @@ Declared = Union[str, Mapping[str, Union[str, None]]]
 
 def key_of_table(declared: Declared, zone: str, schema: Any, table: str) -> Key:
     """The declared key of a table with this schema. Raises ``NoSuchColumn``."""
-    formats = {declared: None} if isinstance(declared, str) else dict(declared)
-    if not formats or not all(isinstance(name, str) for name in formats):
+    formats = {declared: None} if isinstance(declared, str) else declared
+    if not formats or not isinstance(formats, Mapping) or not all(isinstance(name, str) for name in formats):
         raise NoSuchColumn(f'name a column of {table}, or columns with formats, like column={{"dt": "%Y%m%d"}}')
     key = Key(tuple(_column(name, format, schema, table) for name, format in formats.items()), zone)
     if any(each.type in CLOCKS for each in key.columns) and len(key.columns) > 1:
         raise NoSuchColumn(f"one of {key.column} is a timestamp, which tells an interval alone: name only that one")
-    if zone and (key.type == "timestamp" or zone_of(zone) is None):
-        why = (
-            f"column {key.column!r} has a time zone"
-            if key.type == "timestamp"
-            else "this Python knows no such time zone"
-        )
-        raise NoSuchColumn(f"zone={zone!r}: {why}")
+    if zone and key.type == "timestamp":
+        raise NoSuchColumn(f"zone={zone!r}: column {key.column!r} is of type timestamp, which needs none")
+    if zone and zone_of(zone) is None:
+        raise NoSuchColumn(f"zone={zone!r}: this Python knows no such time zone")
     if key.columns[0].format:
         try:
             refuse_incomplete(key.directives)
