@@ -213,6 +213,10 @@ class Lake:
         with self._opened:
             self.spark.sql(f"DROP TABLE {self.table}").collect()
 
+    @property
+    def sessions(self) -> Shared:
+        return self._sessions
+
     def create(self, table: str, columns: str = COLUMNS, partition: str = "PARTITIONED BY (day)") -> str:
         self.spark.sql(f"CREATE TABLE {table} ({columns}) USING {self.format} {partition}").collect()
         return table

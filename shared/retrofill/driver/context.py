@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Mapping
 
 from retrofill.driver.cannot_stage import CannotStage
 from retrofill.driver.interval import Interval, interval_of
@@ -93,15 +93,17 @@ class Run:
         """
         return self._staging.staged(path)
 
-    def stage_table(self, rows: Any, table: str, column: str) -> None:
+    def stage_table(self, rows: Any, table: str, column: str | Mapping[str, str | None], zone: str = "") -> None:
         """Write a DataFrame that replaces the rows of the interval in a Delta or Iceberg table.
 
         ``table``: its name in Spark's SQL. ``column``: of type date, timestamp or string (as
-        2013-01-31), tells to which interval a row belongs. The rows are written now, where no reader
-        of the table sees them, and replace the old ones in one commit after acceptance. An interval
-        without rows becomes empty. Raises ``CannotStage``.
+        2013-01-31), tells to which interval a row belongs; for other strings, integers, or several
+        columns, their formats: ``{"dt": "%Y%m%d", "hour": "%H"}`` (``None`` for a date). ``zone``: the
+        time zone of its dates and formats, if it is not the pipeline's. The rows are written now,
+        where no reader of the table sees them, and replace the old ones in one commit after
+        acceptance. An interval without rows becomes empty. Raises ``CannotStage``.
         """
-        self._staging.tables.stage(self._task, self.spark, rows, table, column)
+        self._staging.tables.stage(self._task, self.spark, rows, table, column, zone)
 
     def staged_table(self, table: str) -> Any:
         """A DataFrame of the rows that an earlier task of this run staged for ``table``.

@@ -27,6 +27,8 @@ def interval_of(launch: Launch, run: LaunchedRun | Piece) -> Interval:
 @lru_cache(maxsize=None)
 def zone_of(name: str) -> tzinfo | None:
     """The time zone; ``None`` if this Python has none (before 3.9), or no data about it."""
+    if name == "UTC":
+        return timezone.utc
     try:
         from zoneinfo import ZoneInfo
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from retrofill.driver.interval import Interval
-from retrofill.driver.tables.interval import condition
+from retrofill.driver.tables.key import Key
 from retrofill.driver.tables.output import TableOutput, quoted
 
 # By the name of a directory's data files.
@@ -41,7 +41,7 @@ def of_table(session: Any, output: TableOutput, interval: Interval, *, staged: b
     if output.format == "iceberg":
         # The server may know an older state.
         session.sql(f"REFRESH TABLE {name}").collect()
-    return _of(session.table(name).where(condition(output.column, output.type, interval)).drop(*output.filled))
+    return _of(session.table(name).where(Key.of(output).condition([interval])).drop(*output.filled))
 
 
 def of_folder(session: Any, folder: Path) -> Summary | None:

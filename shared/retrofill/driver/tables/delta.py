@@ -61,14 +61,19 @@ class Delta:
         return Looked() if found is None else Looked({run.id: found for run in group.runs})
 
     def replace(self, rows: Any, group: Group) -> str | Burned:
-        from pyspark.sql.functions import expr
-
-        self._once(rows.writeTo(self.table), group, group.marker).overwrite(expr(group.condition))
+        self._refuse_other_table()
+        # ``DataFrameWriterV2.overwrite`` loses the time zone of a moment in its condition (docs/decisions/tables.md).
+        writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", group.condition)
+        self._once(writer, group, group.marker).saveAsTable(self.table)
         return self._committed(group)
+
+    def _refuse_other_table(self) -> None:
+        """``saveAsTable`` would create a table that is gone, and replace one of another format. Of neither is there a history."""
+        self.session.sql(f"DESCRIBE HISTORY {self.table} LIMIT 1").collect()
 
     def burn(self, group: Group, why: str) -> str | Burned:
         # ``DELETE … WHERE false`` would write no transaction.
-        nothing = self.session.table(self.table).limit(0)
+        nothing = self.session.table(self.table).drop(*group.output.filled).limit(0)
         marker = {name: group.marker[name] for name in ("installation", "group")}
         before = self._of(group)
         if before is not None:

@@ -13,8 +13,8 @@ from typing import Callable, Iterable
 
 from retrofill.driver.interval import Interval, interval_of
 from retrofill.driver.launch import Launch, LaunchedRun
-from retrofill.driver.tables.interval import condition
-from retrofill.driver.tables.marker import ids_text, merged, moments_text
+from retrofill.driver.tables.key import Key
+from retrofill.driver.tables.marker import ids_text, moments_text
 from retrofill.driver.tables.output import TableOutput
 
 
@@ -57,9 +57,12 @@ class Group:
     @property
     def condition(self) -> str:
         """The condition in SQL for the rows of all intervals."""
-        output = self.output
-        each = (condition(output.column, output.type, interval) for interval in self._intervals())
-        return " OR ".join(f"({one})" for one in each)
+        return Key.of(self.output).condition(self.intervals)
+
+    @property
+    def intervals(self) -> list[Interval]:
+        """In the pipeline's time zone."""
+        return [interval_of(self.launch, run) for run in self.runs]
 
     @property
     def marker(self) -> dict[str, str]:
@@ -73,7 +76,7 @@ class Group:
             "group": self.id,
             "runs": ids_text(run.id for run in self.runs),
             "publication": str(max(run.publication for run in self.runs)),
-            "column": self.output.column,
+            "column": self.output.formats or self.output.column,
             "intervals": moments_text((run.interval_start, run.interval_end) for run in self.runs),
             **({"undoes": ids_text(undoes)} if undoes else {}),
         }
@@ -91,13 +94,6 @@ class Group:
     def singles(self) -> list[Group]:
         """A group for each of its runs."""
         return [replace(self, members=(each,)) for each in self.members]
-
-    def _intervals(self) -> list[Interval]:
-        """The intervals in the pipeline's time zone, adjacent ones as one."""
-        whole = {(run.interval_start, run.interval_end): interval_of(self.launch, run) for run in self.runs}
-        starts = {start: each.start for (start, _), each in whole.items()}
-        ends = {end: each.end for (_, end), each in whole.items()}
-        return [Interval(starts[start], ends[end]) for start, end in merged(whole)]
 
 
 def groups_of(launch: Launch, attempt: int, runs: Iterable[LaunchedRun]) -> list[Group]:

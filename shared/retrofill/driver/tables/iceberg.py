@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from retrofill.driver.tables.group import Group
-from retrofill.driver.tables.iceberg_target import MIXED
+from retrofill.driver.tables.iceberg_target import MIXED, use_current_state
 from retrofill.driver.tables.layout import separates
 from retrofill.driver.tables.marker import Commit, ids_in
 from retrofill.driver.tables.protocol import Burned, Looked, NotPublished, NotSeen

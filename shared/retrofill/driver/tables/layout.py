@@ -6,8 +6,9 @@ import re
 from datetime import datetime, time, timezone
 from typing import Callable, Mapping, Sequence
 
-from retrofill.driver.interval import interval_of
+from retrofill.driver.interval import Interval
 from retrofill.driver.tables.group import Group
+from retrofill.driver.tables.key import Key
 from retrofill.driver.tables.output import parts_of
 
 _TRANSFORM = re.compile(r"(?P<function>\w+)\((?P<column>.+)\)\Z")
@@ -33,22 +34,41 @@ _BEGINS: Mapping[str, _Begins] = {
 
 
 def separates(partitions: Sequence[str], group: Group) -> bool:
-    """Whether one of these partition transforms, like ``days(ts)``, begins a new partition at each interval's ends."""
-    return any(_separates(partition, group) for partition in partitions)
+    """Whether partition transforms, like ``days(ts)``, keep the rows of the group's intervals apart."""
+    key = Key.of(group.output)
+    found = [_parsed(each) for each in partitions]
+    if key.is_range:
+        ends = _ends(key, group)
+        return any(_is(column, key.column) and all(map(_BEGINS.get(how, _never), ends)) for how, column in found)
+    own = [n for n, each in enumerate(key.columns) if any(how == "identity" and _is(c, each.name) for how, c in found)]
+    return _are_apart([{tuple(value[n] for n in own) for value in key.values(each)} for each in group.intervals])
 
 
-def _separates(partition: str, group: Group) -> bool:
+def _parsed(partition: str) -> tuple[str, str]:
+    """A transform, and the name of its column."""
     found = _TRANSFORM.match(partition)
-    transform, column = (found["function"], found["column"]) if found else ("identity", partition)
-    begins = _BEGINS.get(transform)
-    if begins is None or parts_of(column)[-1].lower() != group.output.column.lower():
-        return False
-    return all(map(begins, _ends(group)))
+    return (found["function"], found["column"]) if found else ("identity", partition)
 
 
-def _ends(group: Group) -> set[datetime]:
+def _is(column: str, name: str) -> bool:
+    return column.lower() == name.lower() or parts_of(column)[-1].lower() == name.lower()
+
+
+def _never(_: datetime) -> bool:
+    return False
+
+
+def _ends(key: Key, group: Group) -> set[datetime]:
     """The moments at which its intervals begin and end, as the column has them: timestamps are in UTC."""
-    zoned = group.output.type == "timestamp"
-    intervals = (interval_of(group.launch, run) for run in group.runs)
-    ends = (moment for each in intervals for moment in (each.start, each.end))
+    zoned = key.type == "timestamp"
+    ends = (moment for each in group.intervals for moment in _both(each if zoned else key.local(each)))
     return {(moment.astimezone(timezone.utc) if zoned else moment).replace(tzinfo=None) for moment in ends}
+
+
+def _both(interval: Interval) -> tuple[datetime, datetime]:
+    return interval.start, interval.end
+
+
+def _are_apart(values: Sequence[set[tuple[object, ...]]]) -> bool:
+    """Whether no value is in two of these."""
+    return sum(map(len, values)) == len({value for each in values for value in each})

@@ -17,8 +17,9 @@ _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 class TableOutput:
     """The rows of a run's interval in ``staged`` replace those in ``table``; both are whole names.
 
-    ``column`` tells to which interval a row belongs; ``type`` is its type. ``undoes``: the run whose rows it replaces, of
-    an undo. ``filled``: columns whose values only a commit to the table makes; those in the staged table stand for nothing.
+    ``column`` tells to which interval a row belongs; ``type`` is its type, and ``formats`` the whole key if that is not all
+    of it (``Key.of`` reads the three). ``undoes``: the run whose rows it replaces, of an undo. ``filled``: columns whose
+    values only a commit to the table makes; those in the staged table stand for nothing.
     """
 
     table: str
@@ -28,11 +29,13 @@ class TableOutput:
     format: str
     undoes: int = 0
     filled: tuple[str, ...] = ()
+    formats: str = ""
 
     def __str__(self) -> str:
         more = {name: str(value) for name, value in asdict(self).items() if name != "table"}
-        if not self.undoes:
-            del more["undoes"]
+        for name in ("undoes", "formats"):
+            if not getattr(self, name):
+                del more[name]
         del more["filled"]
         if self.filled:
             more["filled"] = json.dumps(self.filled)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection
+from typing import Any, Collection, Sequence
 
 from retrofill.driver.cannot_stage import DoesNotFit, NoSuchColumn, OtherInterval
 from retrofill.driver.interval import Interval
+from retrofill.driver.tables.key import Key
 from retrofill.driver.tables.output import identifier
 from retrofill.driver.tables.required import nullable
 from retrofill.errors import first_line
@@ -51,21 +52,26 @@ def fitted(rows: Any, schema: Any, table: str, filled: Collection[str] = ()) -> 
     return ready
 
 
-def refuse_misplaced(rows: Any, schema: Any, column: str, ours: str, interval: Interval, table: str) -> None:
+def refuse_misplaced(
+    rows: Any, schema: Any, key: Key, intervals: Sequence[Interval], whole: Interval, table: str
+) -> None:
     """Raise ``OtherInterval``, or ``DoesNotFit`` if a required value is missing.
 
-    ``ours``: the condition of the interval's rows.
+    ``whole``: from the first to the last of the intervals.
     """
-    required = [field.name for field in schema if not field.nullable]
-    nulls = " OR ".join(f"{identifier(name)} IS NULL" for name in dict.fromkeys([*required, column]))
-    bad = rows.where(f"NOT ({ours}) OR {nulls}").limit(1).collect()
+    columns = [each.name for each in key.columns]
+    required = list(dict.fromkeys([*columns, *(field.name for field in schema if not field.nullable)]))
+    nulls = " OR ".join(f"{identifier(name)} IS NULL" for name in required)
+    bad = rows.where(f"NOT ({key.condition(intervals)}) OR {nulls}").limit(1).collect()
     if not bad:
         return
     (row,) = bad
-    missing = next((name for name in (column, *required) if row[name] is None), None)
+    missing = next((name for name in required if row[name] is None), None)
     if missing is not None:
         raise DoesNotFit(f"a row for {table} has no {missing}: the table needs one, or the interval cannot be told")
+    has = ", ".join(f"{name} = {row[name]}" for name in columns)
+    formats = "" if key.is_range else f", with {key.column} as {', '.join(each.format for each in key.columns)}"
     raise OtherInterval(
-        f"a row for {table} has {column} = {row[column]}, outside of the interval from {interval.start.isoformat()} to "
-        f"{interval.end.isoformat()}: write only the interval's rows"
+        f"a row for {table} has {has}, outside of the interval from {whole.start.isoformat()} to "
+        f"{whole.end.isoformat()}: write only the interval's rows{formats}"
     )

@@ -10,15 +10,18 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn, NoSuchTable
+from retrofill.driver.cannot_stage import CannotStage, NoSuchTable
 from retrofill.driver.interval import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import get_log
+from retrofill.driver.tables.boundaries import refuse_ambiguous
 from retrofill.driver.tables.changes import changed, rows_before
+from retrofill.driver.tables.contents import refuse_clock_partitions, refuse_other_text, refuse_shared_files
+from retrofill.driver.tables.declared import Declared, key_of_table
 from retrofill.driver.tables.dropping import drop
 from retrofill.driver.tables.formats import FORMATS, TARGETS, provider_of
 from retrofill.driver.tables.group import Group, Member
-from retrofill.driver.tables.interval import condition
+from retrofill.driver.tables.key import Key
 from retrofill.driver.tables.output import TableOutput, column_of, joined, parts_of
 from retrofill.driver.tables.required import refuse_nulls
 from retrofill.driver.tables.rows import fitted, refuse_misplaced
@@ -51,11 +54,21 @@ class TableStaging:
                 self._staged.pop(target, None)
                 del self._tasks[target]
 
-    def stage(self, task: str, session: Any, rows: Any, table: str, column: str, *, restored: bool = False) -> None:
+    def stage(
+        self,
+        task: str,
+        session: Any,
+        rows: Any,
+        table: str,
+        column: Declared,
+        zone: str = "",
+        *,
+        restored: bool = False,
+    ) -> None:
         """Write the rows, which become those of the intervals.
 
-        A later call by the same task replaces them. ``restored``: they were in the table before, so they have values that
-        only the table makes. Raises ``CannotStage``.
+        ``column``, ``zone``: the table's key, as declared. A later call by the same task replaces them. ``restored``: they were
+        in the table before, so they have values that only the table makes. Raises ``CannotStage``.
         """
         parts = resolved(session, table)
         target = joined(parts)
@@ -63,30 +76,39 @@ class TableStaging:
         if provider not in FORMATS:
             raise CannotStage(f"{table} is a {provider} table: only commits to Iceberg and Delta can be conditional")
         schema = session.table(target).schema
-        found = next((field for field in schema if field.name.lower() == column.lower()), None)
-        if found is None:
-            raise NoSuchColumn(
-                f"{table} has no column {column!r}: name the one that tells to which interval a row belongs"
-            )
-        type = found.dataType.simpleString()
-        conditions = [condition(found.name, type, interval_of(self._launch, run)) for run in self._piece.runs]
-        whole = interval_of(self._launch, self._piece)
-        ours = condition(found.name, type, whole)
+        key = self._key(session, target, provider, schema, table, column, zone)
+        intervals = [interval_of(self._launch, run) for run in self._piece.runs]
         rules = TARGETS[provider](session, target)
-        rules.refuse(conditions)
+        rules.refuse([key.condition([each]) for each in intervals])
         staged = self._name(task, target, parts)
         if not _is_path(parts):
             self._tables.sweep(session, staged[:-1])
-        output = TableOutput(target, joined(staged), found.name, type, provider)
+        output = TableOutput(target, joined(staged), key.column, key.type, provider, formats=key.formats)
         with self._lock:
             self._staged.pop(target, None)
             self._written.append((session, output.staged))
         output = self._write(rules, rows, schema, output, restored)
         written = session.table(output.staged)
-        refuse_misplaced(written, schema, found.name, ours, whole, table)
+        refuse_misplaced(written, schema, key, intervals, interval_of(self._launch, self._piece), table)
         refuse_nulls(written, schema, table)
         with self._lock:
             self._staged[target] = output
+
+    def _key(
+        self, session: Any, target: str, provider: str, schema: Any, table: str, column: Declared, zone: str
+    ) -> Key:
+        """The table's key, if the rows of the intervals can be replaced alone by it. Raises ``CannotStage``."""
+        key = key_of_table(column, zone, schema, table)
+        intervals = [interval_of(self._launch, run) for run in self._piece.runs]
+        for each in intervals:
+            refuse_ambiguous(key, each)
+        if isinstance(column, str):
+            refuse_other_text(self._launch, session, target, key)
+        if provider == "delta":
+            refuse_clock_partitions(session, target, schema)
+        else:
+            refuse_shared_files(session, target, key, intervals)
+        return key
 
     def _write(self, rules: Target, rows: Any, schema: Any, output: TableOutput, restored: bool) -> TableOutput:
         """Write the staged table. Returns the output, with what only its commit fills."""
@@ -97,7 +119,7 @@ class TableStaging:
         output = replace(output, filled=tuple(name for name in filled.by_commit if name.lower() not in have))
         ready = fitted(rows, schema, output.table, {*filled.when_staged, *filled.by_commit})
         many, by_day = len(self._piece.runs) > 1, output.type == "date"
-        rules.write(_together(ready, output.column, by_day) if many else ready, output, partitioned=many and by_day)
+        rules.write(_together(ready, output, by_day) if many else ready, output, partitioned=many and by_day)
         return output
 
     def restore(self, task: str, session: Any, undone: TableOutput) -> None:
@@ -106,7 +128,8 @@ class TableStaging:
         Raises ``NotKept`` or ``CannotStage``.
         """
         rows = rows_before(FORMATS[undone.format](session, undone.table), self._undoing(undone), session)
-        self.stage(task, session, rows, undone.table, undone.column, restored=True)
+        key = Key.of(undone)
+        self.stage(task, session, rows, undone.table, key.declared, key.zone, restored=True)
 
     def refuse_changed(self, session: Any, undone: TableOutput) -> None:
         """Raise ``PublishedAgain`` or ``NotKept`` if one of the intervals was changed since."""
@@ -190,8 +213,10 @@ def _is_path(parts: list[str]) -> bool:
     return "/" in parts[-1]
 
 
-def _together(rows: Any, column: str, by_day: bool) -> Any:
-    """The rows of each interval, together, as each is read by itself."""
-    if column not in rows.columns:
+def _together(rows: Any, output: TableOutput, by_day: bool) -> Any:
+    """The rows of each interval, together, as each may have to be published by itself."""
+    columns = [each.name for each in Key.of(output).columns]
+    if not {*columns} <= {*rows.columns}:
         return rows  # the table fills it
-    return rows.repartition(column_of(column)) if by_day else rows.sortWithinPartitions(column_of(column))
+    by = [column_of(each) for each in columns]
+    return rows.repartition(*by) if by_day else rows.sortWithinPartitions(*by)
