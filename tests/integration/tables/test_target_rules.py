@@ -165,7 +165,7 @@ DELTA = [
         "delta",
         "n tinyint",
         ("1 AS n", "CAST(1 AS TINYINT) AS n"),
-        (("3000000000L AS n", "column 'n' is BIGINT"),),
+        (("'x' AS n", "column 'n' is STRING"),),
         properties="'delta.enableTypeWidening'='true'",
         after=("ALTER COLUMN n TYPE int",),
     ),
