@@ -62,8 +62,9 @@ class Kept:
     def place(self) -> Mapping[str, Any] | None:
         """To which interval of which pipeline the directory belonged, as markers say it."""
         marker = {} if self.folder is None else marker_in(self.folder)
-        owner = {name: marker[name] for name in OWNER if name in marker}
-        return marker.get(PLACE, owner or None)
+        if PLACE not in marker:
+            return {name: marker[name] for name in OWNER if name in marker}
+        return marker[PLACE] if isinstance(marker[PLACE], dict) else None
 
 
 def keep(own: Path, area: Path) -> None:

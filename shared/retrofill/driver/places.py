@@ -37,7 +37,7 @@ class Owner:
     end: datetime
 
     @classmethod
-    def of_run(cls, marker: Mapping[str, Any]) -> Owner | None:
+    def of_run(cls, marker: Any) -> Owner | None:
         """The one whose run wrote the marker; ``None`` if it does not say."""
         try:
             start, end = (datetime.fromisoformat(marker[name]) for name in ("interval_start", "interval_end"))
@@ -49,7 +49,7 @@ class Owner:
     @classmethod
     def of_place(cls, marker: Mapping[str, Any]) -> Owner | None:
         """The one to which a published directory belongs. It is not that of the run after an undo or a release."""
-        return cls.of_run(marker[PLACE] or {}) if PLACE in marker else cls.of_run(marker)
+        return cls.of_run(marker.get(PLACE, marker))
 
     def covers(self, other: Owner) -> bool:
         """Whether all of the other's interval is this one's, so that this one's output may replace the other's."""

@@ -118,23 +118,30 @@ def sealing(outputs: Sequence[Written], attempt: int) -> Iterator[str]:
     Whoever claims a place becomes visible, looks at who else does, and only then gets it: of two at once, one at least
     sees the other.
     """
-    for each in outputs:
-        put_marker(each.folder / "new", each.about)
-    sync_trees(each.folder / "new" for each in outputs)
+    claims = [claim for claim in (each.claim(attempt) for each in outputs) if claim is not None]
     claimed = [each.own / f"{attempt}.{CLAIMED}" for each in outputs]
     sealed = [sealed_folder(each.target, each.run, attempt) for each in outputs]
-    yield "seal:claim"
-    for each, folder in zip(outputs, claimed):
-        each.folder.rename(folder)
     try:
-        yield "seal:look"
-        settle(filter(None, (each.claim(attempt) for each in outputs)))
-        for each, claim, folder in zip(outputs, claimed, sealed):
-            yield "seal:take"
-            if not _moved(claim, folder):
-                raise PlaceTaken(
-                    f"{each.target} was staged for another interval at the same time: give each interval a path of its own"
-                )
+        try:
+            for each in outputs:
+                put_marker(each.folder / "new", each.about)
+            sync_trees(each.folder / "new" for each in outputs)
+            yield "seal:claim"
+            for each, folder in zip(outputs, claimed):
+                each.folder.rename(folder)
+            yield "seal:look"
+            settle(claims)
+            for each, former, folder in zip(outputs, claimed, sealed):
+                yield "seal:take"
+                if not _moved(former, folder):
+                    raise PlaceTaken(
+                        f"{each.target} is staged for another interval at the same time: put the interval into the path"
+                    )
+        except (FileNotFoundError, PlaceTaken):
+            # Another attempt has taken the claim away, or replaced a directory above with all that was in it. By now its
+            # place may be its own.
+            refuse_taken(claims)
+            raise
     except PlaceTaken:
         for each, *folders in zip(outputs, claimed, sealed):
             for folder in folders:

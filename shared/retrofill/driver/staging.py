@@ -14,9 +14,9 @@ from urllib.parse import unquote
 from retrofill.driver.cannot_stage import CannotStage
 from retrofill.driver.file_uri import path_in
 from retrofill.driver.interval import interval_of
-from retrofill.driver.kept import copy, find_before, key_of, put_marker
+from retrofill.driver.kept import PLACE, copy, find_before, key_of, put_marker
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
-from retrofill.driver.places import PLACE, Claim, Owner, cure, real, refuse_taken
+from retrofill.driver.places import Claim, Owner, cure, real, refuse_taken
 from retrofill.driver.publication import Written, own_folder, seal
 from retrofill.driver.tables.staging import TableStaging
 
