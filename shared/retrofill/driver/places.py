@@ -159,21 +159,23 @@ def cure(mine: Owner, other: Owner) -> str:
     return "put the whole interval into the path, like {interval.start:%Y-%m-%d}, or call run.stage_partitions"
 
 
-def release(place: Path, *, staged: bool = False) -> list[str]:
-    """Give up a directory and all in it, so that other intervals may publish there. Returns what belonged to whom.
+def owned(place: Path, *, staged: bool = False) -> Iterator[Found]:
+    """What belongs to somebody at a directory and in it. ``staged``: also what is staged and not published yet.
 
-    ``staged``: also drop what is staged and not published yet. Raises ``OSError``.
+    Raises ``OSError``.
     """
-    top, given_up = real(place), []
-    for found in Around().look(place):
-        if top not in (found.place, *found.place.parents) or found.state == WRITING or (found.state and not staged):
-            continue
-        if found.state is None:
-            put_marker(found.folder, {**marker_in(found.folder), PLACE: None})
-        else:
-            throw_away(found.folder, found.place.parent / AREA)
-        given_up.append(f"{found.place} belonged to {found.whose}")
-    return given_up
+    top = real(place)
+    for found in Around().look(place, unpublished=staged):
+        if top in (found.place, *found.place.parents) and found.state != WRITING:
+            yield found
+
+
+def release(found: Found) -> None:
+    """Give it up, so that other intervals may publish there. What is staged is dropped. Raises ``OSError``."""
+    if found.state is None:
+        put_marker(found.folder, {**marker_in(found.folder), PLACE: None})
+    else:
+        throw_away(found.folder, found.place.parent / AREA)
 
 
 class Around:

@@ -18,7 +18,7 @@ import pytest
 from retrofill.driver.context import Run, run_of
 from retrofill.driver.kept import AREA, MARKER, key_of
 from retrofill.driver.launch import Launch, Piece
-from retrofill.driver.places import PlaceTaken, release
+from retrofill.driver.places import PlaceTaken, owned, release
 from retrofill.driver.publication import Publication, publish
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.restoring import restore
@@ -315,6 +315,13 @@ def test_accepted_output_does_not_replace_what_became_anothers_meanwhile(tmp_pat
     assert seen(tmp_path) == {"t": "run 8"}
 
 
+def given_up(path: Path, *, staged: bool = False) -> list[str]:
+    found = sorted(owned(path, staged=staged), key=lambda each: each.place)
+    for each in found:
+        release(each)
+    return [f"{each.place}: {each.whose}" for each in found]
+
+
 def undone(who: Who, undoes: Who, path: Path) -> None:
     launch = replace(who, undoes=undoes.run).launch
     launch = replace(launch, runs=(replace(launch.runs[0], outputs=(str(path),)),))
@@ -349,7 +356,7 @@ def test_an_undo_gives_a_directory_back_to_whom_it_belonged(tmp_path: Path, time
 
 def test_an_undo_does_not_take_others_along_that_were_published_inside_since(tmp_path: Path) -> None:
     published(MINE, tmp_path / "t")
-    release(tmp_path / "t")
+    given_up(tmp_path / "t")
     published(Who(8, FIRST + DAY), tmp_path / "t" / "day=2")
     with pytest.raises(PlaceTaken, match="contains"):
         undone(replace(MINE, run=9), MINE, tmp_path / "t")
@@ -359,21 +366,21 @@ def test_an_undo_does_not_take_others_along_that_were_published_inside_since(tmp
 def test_what_is_given_up_may_be_anothers_and_can_still_be_undone(tmp_path: Path) -> None:
     for name in ("t/x", "t/y", "neighbour"):
         published(MINE, tmp_path / name)
-    assert release(tmp_path / "t") == [
-        f"{tmp_path}/t/{name} belonged to the interval 2024-01-01T00:00:00+00:00 of pipeline p, which run 7 has published there"
+    assert given_up(tmp_path / "t") == [
+        f"{tmp_path}/t/{name}: the interval 2024-01-01T00:00:00+00:00 of pipeline p, which run 7 has published there"
         for name in ("x", "y")
     ]
     undone(replace(MINE, run=8), MINE, tmp_path / "t" / "x")
     published(Who(10, FIRST + DAY), tmp_path / "t" / "y")
     with pytest.raises(PlaceTaken):
         published(Who(11, FIRST + DAY), tmp_path / "neighbour")
-    assert release(tmp_path / "nothing there") == []
+    assert given_up(tmp_path / "nothing there") == []
 
 
 def test_what_is_staged_is_given_up_only_on_request(tmp_path: Path) -> None:
     staged(MINE, tmp_path / "t")
-    assert release(tmp_path / "t") == []
-    assert len(release(tmp_path / "t", staged=True)) == 1
+    assert given_up(tmp_path / "t") == []
+    assert len(given_up(tmp_path / "t", staged=True)) == 1
     published(Who(8, FIRST + DAY), tmp_path / "t")
 
 
