@@ -82,7 +82,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a batch": ({"batch_size": 4}, {}),
     "a range": ({"batch_size": 4, "batch_mode": "range"}, {}),
     "a review": ({}, {"publish": "review"}),
-    "single dates": ({}, {"dates": True}),
+    "single dates": ({}, {"intervals": True}),
 }
 
 
@@ -99,7 +99,7 @@ def test_of_several_intervals_with_one_directory_one_is_published(
     installation.start("backfill-planner")
     installation.start("light-starter", RETROFILL_DRIVER_SLOTS="4")
     installation.apply(pipeline.to_definition(location))
-    of = {"dates": layout.starts} if "dates" in request else {"from": layout.starts[0], "to": layout.starts[-1]}
+    of = {"intervals": layout.starts} if "intervals" in request else {"from": layout.starts[0], "to": layout.starts[-1]}
     publish = {name: value for name, value in request.items() if name == "publish"}
     wanted = {"pipeline": "p", "conf": {"path": f"{out}/{layout.path}"}, **of, **publish}
     installation.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(wanted))
