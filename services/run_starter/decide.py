@@ -73,6 +73,7 @@ class RunRow:
     losses: Losses = ()  # the last few
     cancelled: bool = False  # by itself; known only if its attempt is to be released
     held: bool = False  # what it stages waits for a review
+    refused: ErrorInfo | None = None  # why what it stages must not be accepted
     timed_out: ErrorInfo | None = None  # its attempt is to be released because of it
 
 
@@ -164,7 +165,9 @@ class Fold:
             case TaskReported():
                 return self._apply_to_task(report, self._number(row))
             case RunStaged(outputs=outputs) if self._states[row.id] == S.RUNNING:
-                if row.held:
+                if row.refused is not None:
+                    self._step(row, End(S.FAILED, row.refused), S.FAILED)
+                elif row.held:
                     self._step(row, Hold(outputs), S.STAGED)
                 else:
                     self._step(row, Accept(outputs), S.PUBLISHING)

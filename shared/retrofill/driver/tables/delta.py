@@ -23,6 +23,10 @@ class Delta:
         self.session = session
         self.table = table
 
+    def identity(self) -> str:
+        (found,) = self.session.sql(f"DESCRIBE DETAIL {self.table}").select("id").collect()
+        return f"delta {found.id}"
+
     def look(self, marker: Marker, *, again: bool) -> str | None:  # noqa: ARG002 - the attempt's id is the fence
         """A commit may be repeated: the table skips it, at once."""
         return None

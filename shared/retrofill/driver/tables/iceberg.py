@@ -5,6 +5,7 @@ The publisher notes that snapshot before it asks for permission.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Mapping
 
 from retrofill.driver.kept import NotKept
@@ -27,6 +28,11 @@ class Iceberg:
         self._position: int | None = None
         # The snapshot of the run, once it is found.
         self._own: Any = None
+
+    def identity(self) -> str:
+        # Its uuid is in no metadata table. Hadoop has three names for S3.
+        (found,) = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('location')").collect()
+        return "iceberg " + re.sub(r"^s3[an]:", "s3:", found.value.rstrip("/"))
 
     def look(self, marker: Marker, *, again: bool) -> str | None:
         self._refresh()

@@ -18,7 +18,7 @@ class TableOutput:
 
     ``column`` tells to which interval a row belongs; ``type`` is its type. ``drops``: how many runs share the staged table
     if this is the last one, which drops it when all are published, else 0. ``undoes``: the run whose rows it replaces, of an
-    undo.
+    undo. ``identity`` tells the table from all others, however it is named; older outputs have none.
     """
 
     table: str
@@ -28,11 +28,13 @@ class TableOutput:
     format: str
     drops: int = 1
     undoes: int = 0
+    identity: str = ""
 
     def __str__(self) -> str:
         more = {name: str(value) for name, value in asdict(self).items() if name != "table"}
-        if not self.undoes:
-            del more["undoes"]
+        for name in ("undoes", "identity"):
+            if not getattr(self, name):
+                del more[name]
         return f"{SCHEME}{quote(self.table)}?{urlencode(more)}"
 
     @classmethod

@@ -19,6 +19,9 @@ class Format(Protocol):
 
     def __init__(self, session: Any, table: str) -> None: ...
 
+    def identity(self) -> str:
+        """What tells the table from all others. It stays if the table gets another name."""
+
     def look(self, marker: Marker, *, again: bool) -> str | None:
         """Note the table's state, from which a commit is valid. If there must be no other, return its version.
 

@@ -78,7 +78,8 @@ class TableStaging:
         ready = fitted(rows, schema, table)
         staged = self._name(task, target, parts)
         sweep(session, parts, staged[-1], self._prefix(parts), self._launch.unpublished)
-        output = TableOutput(target, joined(staged), found.name, type, provider)
+        identity = FORMATS[provider](session, target).identity()
+        output = TableOutput(target, joined(staged), found.name, type, provider, identity=identity)
         with self._lock:
             self._staged.pop(target, None)
             self._written.append((session, output.staged))

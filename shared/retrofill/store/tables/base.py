@@ -8,7 +8,7 @@ from retrofill.domain.machine import Machine
 
 SCHEMA = "retrofill"
 # The newest migration, which creates these tables, and the oldest schema this release works with.
-REVISION = "0028"
+REVISION = "0031"
 metadata = MetaData(
     schema=SCHEMA,
     naming_convention={
