@@ -39,10 +39,12 @@ def run(
     losses=(),
     cancelled=False,
     timed_out=None,
+    refused=None,
 ):
     position = id if position is None else position
     more = {"lost_attempts": lost, "started_before": before, "suspect": suspect, "losses": losses}
-    return RunRow(id, R(state), of, number, position, **more, cancelled=cancelled, timed_out=timed_out)
+    more |= {"cancelled": cancelled, "timed_out": timed_out, "refused": refused}
+    return RunRow(id, R(state), of, number, position, **more)
 
 
 def beat(of=OF):
