@@ -77,6 +77,7 @@ class RunRow:
     cancelled: bool = False  # by itself; known only if its attempt is to be released
     review: int = 0  # for which one it stages
     approvals: int | None = None  # of its backfill; None: that is not reviewed
+    refused: ErrorInfo | None = None  # why what it stages must not be accepted
     timed_out: ErrorInfo | None = None  # its attempt is to be released because of it
     publication: int = 0  # how many publishers it had besides the attempt that staged its output
 
@@ -181,7 +182,9 @@ class Fold:
             case TaskReported():
                 return self._apply_to_task(report, self._number(row))
             case RunStaged(outputs=outputs, bases=bases) if self._states[row.id] == S.RUNNING:
-                if row.held:
+                if row.refused is not None:
+                    self._step(row, End(S.FAILED, row.refused), S.FAILED)
+                elif row.held:
                     self._step(row, Hold(outputs, bases), S.STAGED)
                 else:
                     self._step(row, Accept(outputs), S.PUBLISHING)

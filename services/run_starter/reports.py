@@ -29,8 +29,10 @@ from run_starter.failures import call_for_failures
 from run_starter.losses import losses_of
 from run_starter.outcomes import Apply
 from run_starter.steps import End, Outcome
+from run_starter.table_places import refused
 
 log = structlog.get_logger(__name__)
+NOTHING_REFUSED: Mapping[int, ErrorInfo] = {}
 
 
 def handle_reports(
@@ -58,6 +60,7 @@ def handle_reports(
         tasks=tasks,
         max_lost_attempts=max_lost_attempts,
         partitions=partitions,
+        refused=refused(tx, reports, rows.runs),
     )
     crash_point("report:written")
     if outcome.attempts:
@@ -84,11 +87,13 @@ def settle(
     tasks: Mapping[TaskKey, TaskState],
     max_lost_attempts: int,
     partitions: int,
+    refused: Mapping[int, ErrorInfo] = NOTHING_REFUSED,
 ) -> tuple[Outcome, list[int]]:
     """Decide about locked rows, and write what changes.
 
-    ``tasks``: states of the task runs that the decision needs. Returns the outcome, and the ids of
-    the attempts whose leases it renews.
+    ``tasks``: states of the task runs that the decision needs. ``refused``: why output must not be accepted, by run.
+
+    Returns the outcome, and the ids of the attempts whose leases it renews.
     """
     # Read after the locks: the time of these facts.
     now = database_now(tx.conn)
@@ -98,7 +103,12 @@ def settle(
     cancelled = _cancelled(tx, rows)
     approvals = _approvals(tx, rows, definitions)
     runs_by_id = {
-        id: _run_row(row, cancelled=id in cancelled, approvals=approvals.get(row["backfill_id"]))
+        id: _run_row(
+            row,
+            cancelled=id in cancelled,
+            approvals=approvals.get(row["backfill_id"]),
+            refused=refused.get(id),
+        )
         for id, row in rows.runs.items()
     }
     outcome = decide(Fold(attempts_by_id, runs_by_id, tasks, names, max_lost_attempts))
@@ -221,7 +231,7 @@ def _attempt_row(row: RowMapping) -> AttemptRow:
     )
 
 
-def _run_row(row: RowMapping, *, cancelled: bool, approvals: int | None) -> RunRow:
+def _run_row(row: RowMapping, *, cancelled: bool, approvals: int | None, refused: ErrorInfo | None) -> RunRow:
     """The fields of a run that decisions need."""
     return RunRow(
         id=row["id"],
@@ -237,6 +247,7 @@ def _run_row(row: RowMapping, *, cancelled: bool, approvals: int | None) -> RunR
         publication=row["publication"],
         review=row["review"],
         approvals=approvals,
+        refused=refused,
         timed_out=None if row["error"] is None else ErrorInfo.model_validate(row["error"]),
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retrofill.contract.topics import SERVICES, Topic
-from retrofill.driver.publication import AREA, MARKER
+from retrofill.driver.kept import AREA, MARKER
 from retrofill.store.tables import SERVICE_TABLES
 from tests.chaos import audit
 from tests.chaos.work import PART, label

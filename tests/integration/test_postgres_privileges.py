@@ -31,6 +31,7 @@ deadline           I        I        U        -        -
 deadline_digest    -        -        IU       -        -
 callback           I        IL       I        U        -
 callback_run       -        I        -        -        -
+table_place        -        IU       -        -        -
 webhook_off        -        -        -        ID       -
 installation       -        -        -        -        -
 alembic_version    -        -        -        -        -

@@ -8,7 +8,7 @@ import itertools
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,8 @@ import pytest
 from tests.support.tiers import some
 
 from retrofill.driver import publication as publication_module
-from retrofill.driver.kept import KEPT, NotKept, copy, find, find_before, key_of
+from retrofill.driver.kept import KEPT, NotKept, copy, find, find_before, key_of, put_marker
+from retrofill.driver.places import PlaceTaken
 from retrofill.driver.publication import (
     AREA,
     Publication,
@@ -28,6 +29,7 @@ from retrofill.driver.publication import (
     publish,
     published_by,
     seal,
+    sealing,
     steps,
     sweep,
 )
@@ -74,8 +76,8 @@ def again(publication: Publication, number: int) -> Publication:
 class Publisher:
     """A publisher that can be stopped before each of its changes."""
 
-    def __init__(self, publication: Publication) -> None:
-        self._steps = steps(publication)
+    def __init__(self, publication: Publication, before: Iterable[str] = ()) -> None:
+        self._steps = itertools.chain(before, steps(publication))
         self.ended = False
         self.gone = False
         self.refused = False
@@ -88,7 +90,7 @@ class Publisher:
             self.ended = True
         except StagedOutputGone:
             self.ended = self.gone = True
-        except PublishedAgain:
+        except (PublishedAgain, PlaceTaken):
             self.ended = self.refused = True
 
     def until(self, name: str) -> None:
@@ -501,3 +503,47 @@ def test_output_with_the_number_of_a_run_of_another_installation_is_not_its_own(
         first.go(stop)
         publish(Publication(target, run(1), ATTEMPT_ID, 1, KEEP))
         assert content(target) == "new", stop
+
+
+def of_interval(target: Path, run_id: int, day: int) -> Publisher:
+    """An attempt that has written the day's output for a directory, and is about to seal and to publish it."""
+    folder = own_folder(target, run(run_id)) / f"{ATTEMPT_ID + run_id}.writing-1"
+    (folder / "new").mkdir(parents=True)
+    (folder / "new" / "part-0").write_text(f"run {run_id}")
+    interval = {
+        "interval_start": f"2013-01-0{day}T00:00:00+00:00",
+        "interval_end": f"2013-01-0{day + 1}T00:00:00+00:00",
+    }
+    about = {"run": run(run_id), "attempt_id": ATTEMPT_ID + run_id, "pipeline": "p", **interval}
+    put_marker(folder, about)
+    publication = Publication(target, run(run_id), ATTEMPT_ID + run_id, 0, KEEP)
+    return Publisher(publication, sealing([Written(folder, target, run(run_id), about)], ATTEMPT_ID + run_id))
+
+
+def contents(top: Path) -> dict[str, str]:
+    """What a reader of all directories sees."""
+    files = (path for path in top.rglob("part-0") if AREA not in path.parts)
+    return {str(path.parent.relative_to(top)): path.read_text() for path in files}
+
+
+@interleaved
+@pytest.mark.parametrize("runs", [(2, 3), (3, 2)])
+@pytest.mark.parametrize(
+    "names",
+    [("t", "t"), ("t", "t/x/day=2"), ("t/x/day=2", "t")],
+    ids=["the same", "the second inside", "the first inside"],
+)
+def test_two_intervals_of_one_directory_in_every_interleaving(
+    target: Path, names: tuple[str, str], runs: tuple[int, int]
+) -> None:
+    top = target.parent
+    for order in interleavings((10, 10), switches=2):
+        shutil.rmtree(top)
+        publishers = [of_interval(top / names[n], runs[n], day=n + 1) for n in (0, 1)]
+        for who in order:
+            publishers[who].go(1)
+        for publisher in publishers:
+            publisher.finish()
+        assert not any(publisher.gone for publisher in publishers), order
+        (published,) = (n for n in (0, 1) if not publishers[n].refused)
+        assert contents(top) == {names[published]: f"run {runs[published]}"}, order

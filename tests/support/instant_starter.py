@@ -5,7 +5,8 @@ variables: ``INSTANT_SECONDS`` is the duration of a run. Logical dates in ``INST
 dates, comma-separated) fail, those in ``INSTANT_HANG`` do not end. Each attempt reports
 ``INSTANT_CORE_SECONDS`` as its cost. ``INSTANT_LOG`` is a file that gets one JSON line for each
 run's work: run, attempt, interval, and when it began and ended (machine-wide monotonic clock). With
-``INSTANT_OUT``, each run stages a folder ``day=DATE`` there, containing a file that names the run.
+``INSTANT_OUT``, each run stages a folder ``day=DATE`` there, containing a file that names the run. If
+the backfill's conf has ``table``, they stage rows of a table with that identity instead, by its ``column``.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from retrofill.driver.publishing import Publisher, publish_all
 from retrofill.driver.reviewed import remember
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
+from retrofill.driver.tables.output import TableOutput
 from retrofill.driver.tables.publication import Tables
 from retrofill.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest
@@ -136,7 +138,7 @@ class InstantDriver:
         talk = Talk(executor, host, request, self._launch)
         # ``Talk`` implements what a publisher needs of both.
         # It stages folders only, which need no Spark.
-        self._tables = Tables(self._launch, cast(Sessions, None), lambda _: False, print)
+        self._tables = NoTables(self._launch, cast(Sessions, None), lambda _: False, print)
         self._publisher = Publisher(self._launch, talk, talk, self._report_end, self._tables)  # type: ignore[arg-type]
         self.begun: int | None = None
 
@@ -178,7 +180,7 @@ class InstantDriver:
                 state="failed" if failed else "succeeded",
                 error=error and as_json(error),
             )
-        if self._executor.out is not None and not failed:
+        if (self._executor.out is not None or "table" in self._launch.conf) and not failed:
             try:
                 outputs = self._stage(run)
             except NotKept as e:
@@ -207,6 +209,9 @@ class InstantDriver:
 
     def _stage(self, run: LaunchedRun) -> tuple[str, ...]:
         """Write and seal the day's folder, or what it was before, as a driver does."""
+        if "table" in self._launch.conf:
+            name, column = (self._launch.conf[key] for key in ("table", "column"))
+            return (str(TableOutput(f"lake.{name}", "lake.staged", column, "date", "delta", identity=name)),)
         staging = Staging(self._launch, Piece((run,)))
         if run.restores is not None:
             for output in run.outputs:
@@ -234,6 +239,13 @@ class InstantDriver:
 
     def _say(self, report: type[RunReport], run: LaunchedRun, **fields: Any) -> None:
         self._executor.say(report.model_validate({**self._request.about, **run.about, **fields}))
+
+
+class NoTables(Tables):
+    """Without Spark."""
+
+    def publish(self, output: TableOutput, run: LaunchedRun, attempt_id: int) -> str:
+        return "1"
 
 
 class Talk:

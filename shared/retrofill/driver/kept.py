@@ -24,6 +24,9 @@ from typing import Any, Iterator, Mapping
 AREA = "_retrofill"
 MARKER = "_retrofill.json"
 KEPT = "kept"
+# In a marker: to whom the directory belongs, if that is not the run that published it.
+PLACE = "place"
+OWNER = ("pipeline", "interval_start", "interval_end")
 _TRASH = ".trash-"
 _DAYS = ".days-"
 
@@ -56,6 +59,14 @@ class Kept:
     def run(self) -> str | None:
         """The key of the run that had written it, if one had."""
         return None if self.folder is None else output_of(marker_in(self.folder))
+
+    @property
+    def place(self) -> Mapping[str, Any] | None:
+        """To which interval of which pipeline the directory belonged, as markers say it."""
+        marker = {} if self.folder is None else marker_in(self.folder)
+        if PLACE not in marker:
+            return {name: marker[name] for name in OWNER if name in marker}
+        return marker[PLACE] if isinstance(marker[PLACE], dict) else None
 
 
 def keep(own: Path, area: Path, days: int) -> None:
@@ -190,6 +201,16 @@ def marker_in(folder: Path) -> Mapping[str, Any]:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return fields if isinstance(fields, dict) else {}
+
+
+def put_marker(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write a directory's marker in one step. A former one may be a link to another's, which stays as it is.
+
+    Raises ``OSError``.
+    """
+    whole = folder / f".{MARKER}-{uuid.uuid4().hex}"
+    whole.write_text(json.dumps(about), encoding="utf-8")
+    whole.rename(folder / MARKER)
 
 
 def is_of(folder: Path, run: str) -> bool:

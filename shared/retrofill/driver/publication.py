@@ -3,10 +3,12 @@
 Next to an output ``PARENT/NAME``, for run 7 of an installation in the attempt with the id 25 (``…`` is ``-3f2a9c01``)::
 
     PARENT/_retrofill/NAME@7…/25.writing-1/new     where a task writes: one path per call of stage()
-    PARENT/_retrofill/NAME@7…/25.publish-0/new     sealed: complete and no longer written to
+    PARENT/_retrofill/NAME@7…/25.claimed/new       complete and no longer written to; others see that it is to be published
+    PARENT/_retrofill/NAME@7…/25.publish-0/new     sealed: the place is its own (``retrofill.driver.places``)
     PARENT/_retrofill/NAME@7…/25.publish-1/new     taken over by publication 1, because publication 0 was lost
     PARENT/_retrofill/NAME@7…/25.publish-1/new     after the exchange: what was published before
     PARENT/_retrofill/NAME@7…/25.publish-1/old-1   the same, where directories cannot be exchanged
+    PARENT/_retrofill/NAME@7…/25.…/_retrofill.json   of which pipeline and interval it is
     PARENT/_retrofill/kept/…                      in the end: what was replaced (``retrofill.driver.kept``)
     PARENT/NAME                                   published; _retrofill.json names the run
 
@@ -21,7 +23,6 @@ determine the order of the steps.
 from __future__ import annotations
 
 import errno
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,6 @@ from retrofill.driver.base import Base, BaseChanged, base_of_folder
 from retrofill.driver.exchange import exchange
 from retrofill.driver.kept import (
     AREA,
-    MARKER,
     displaced,
     forget_old,
     has_displaced,
@@ -41,10 +41,12 @@ from retrofill.driver.kept import (
     marker_in,
     number_of,
     output_of,
+    put_marker,
     sweep,
     throw_away,
 )
 from retrofill.driver.log import get_log
+from retrofill.driver.places import CLAIMED, Claim, Owner, PlaceTaken, is_of_another, refuse_taken, settle
 from retrofill.durable import sync, sync_all, sync_trees
 
 log = get_log(__name__)
@@ -96,27 +98,72 @@ class Written:
     run: str
     about: Mapping[str, Any]
 
+    @property
+    def own(self) -> Path:
+        return own_folder(self.target, self.run)
+
+    def claim(self, attempt: int) -> Claim | None:
+        """The output as others see it."""
+        return claim_of(self.target, self.run, attempt, self.about)
+
 
 def seal(outputs: Sequence[Written], attempt: int) -> None:
-    """Sync outputs to disk and rename each to the name that publishers expect.
+    """Sync outputs to disk and rename each to the name that publishers expect, unless its place is taken.
 
-    All at once, as each sync by itself waits for the disk. Raises ``OSError``.
+    All at once, as each sync by itself waits for the disk. Raises ``PlaceTaken`` or ``OSError``.
     """
-    for each in outputs:
-        marker = each.folder / "new" / MARKER
-        # It may be a link to the published one, by a task that builds on that.
-        marker.unlink(missing_ok=True)
-        marker.write_text(json.dumps(each.about), encoding="utf-8")
-    sync_trees(each.folder / "new" for each in outputs)
-    for each in outputs:
-        each.folder.rename(sealed_folder(each.target, each.run, attempt))
-    sync_all(own_folder(each.target, each.run) for each in outputs)
+    for step in sealing(outputs, attempt):
+        crash_point(step)
+
+
+def sealing(outputs: Sequence[Written], attempt: int) -> Iterator[str]:
+    """Seal step by step. Like ``steps``, it yields a step's name before each change that others see.
+
+    Whoever claims a place becomes visible, looks at who else does, and only then gets it: of two at once, one at least
+    sees the other.
+    """
+    claims = [claim for claim in (each.claim(attempt) for each in outputs) if claim is not None]
+    claimed = [each.own / f"{attempt}.{CLAIMED}" for each in outputs]
+    sealed = [sealed_folder(each.target, each.run, attempt) for each in outputs]
+    try:
+        try:
+            for each in outputs:
+                put_marker(each.folder / "new", each.about)
+            sync_trees(each.folder / "new" for each in outputs)
+            yield "seal:claim"
+            for each, folder in zip(outputs, claimed):
+                each.folder.rename(folder)
+            yield "seal:look"
+            settle(claims)
+            for each, former, folder in zip(outputs, claimed, sealed):
+                yield "seal:take"
+                if not _moved(former, folder):
+                    raise PlaceTaken(
+                        f"{each.target} is staged for another interval at the same time: put the interval into the path"
+                    )
+        except (FileNotFoundError, PlaceTaken):
+            # Another attempt has taken the claim away, or replaced a directory above with all that was in it. By now its
+            # place may be its own.
+            refuse_taken(claims)
+            raise
+    except PlaceTaken:
+        for each, *folders in zip(outputs, claimed, sealed):
+            for folder in folders:
+                throw_away(folder, each.target.parent / AREA)
+        raise
+    sync_all(each.own for each in outputs)
+
+
+def claim_of(target: Path, run: str, attempt: int, marker: Mapping[str, Any]) -> Claim | None:
+    """The claim of an output whose marker is this; ``None`` if it names no interval."""
+    owner = Owner.of_run(marker)
+    return None if owner is None else Claim(target, run, attempt, owner, undoes="undoes" in marker)
 
 
 def publish(publication: Publication) -> bool:
     """Replace the output. Idempotent. Returns whether it replaced another state than the approved one.
 
-    Raises ``StagedOutputGone``, ``BaseChanged``, ``PublishedAgain`` or ``OSError``.
+    Raises ``StagedOutputGone``, ``BaseChanged``, ``PublishedAgain``, ``PlaceTaken`` or ``OSError``.
     """
     refuse_changed_base(publication)
     replaced_change = _walk(steps(publication))
@@ -150,8 +197,13 @@ def steps(publication: Publication) -> Steps:
     replaced_change = False
     folder = yield from _take(publication)
     if folder is not None:
-        yield from _retire_earlier_runs(publication)
-        done = yield from _replace(folder, publication)
+        yield from _retire_earlier_runs(publication, Owner.of_run(marker_in(folder)))
+        try:
+            done = yield from _replace(folder, publication)
+        except PlaceTaken:
+            # It is never published, so it must hold no place.
+            throw_away(own_folder(target, run), target.parent / AREA)
+            raise
     if folder is None or not done:
         yield "publish:verify"
         if published_by(target) != run:
@@ -231,12 +283,16 @@ def _take(publication: Publication) -> Generator[str, None, Path | None]:
     return None
 
 
-def _retire_earlier_runs(publication: Publication) -> Iterator[str]:
-    """Fence the publishers of all earlier runs. Must precede the replacement."""
+def _retire_earlier_runs(publication: Publication, owner: Owner | None) -> Iterator[str]:
+    """Fence the publishers of all earlier runs of the interval. Must precede the replacement.
+
+    A run of another interval is not in the way: it is told so when it seals its output.
+    """
     target = publication.target
     while True:
         yield "publish:list"
-        earlier = sorted(_earlier_runs(target, publication.run))
+        found = sorted(_earlier_runs(target, publication.run))
+        earlier = [folder for folder in found if not is_of_another(folder, owner)]
         if not earlier:
             return
         for folder in earlier:
@@ -272,6 +328,8 @@ def _replace(folder: Path, publication: Publication) -> Generator[str, None, boo
             # we are fenced, which the caller checks.
             return folder.exists()
         _refuse_newer(folder, publication)
+        claim = claim_of(target, publication.run, publication.attempt, marker_in(new))
+        refuse_taken(filter(None, [claim]), unpublished=False)
         yield "publish:exchange"
         exchanged = exchange(new, target)
         if exchanged:

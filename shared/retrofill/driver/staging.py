@@ -13,8 +13,10 @@ from urllib.parse import unquote
 
 from retrofill.driver.cannot_stage import CannotStage
 from retrofill.driver.file_uri import path_in
-from retrofill.driver.kept import copy, find_before, key_of
+from retrofill.driver.interval import interval_of
+from retrofill.driver.kept import PLACE, copy, find_before, key_of, put_marker
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
+from retrofill.driver.places import Claim, Owner, cure, real, refuse_taken
 from retrofill.driver.publication import Written, own_folder, seal
 from retrofill.driver.tables.staging import TableStaging
 from retrofill.driver.tables.sweeping import StagedTables
@@ -29,6 +31,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 class _Staged:
     task: str
     run: LaunchedRun
+    target: Path  # as the task names it
     folder: Path  # ``folder/new`` is what the task writes
     about: Mapping[str, Any] = field(default_factory=dict)  # more that its marker says
 
@@ -40,20 +43,20 @@ class _Partitioned:
     task: str
     parent: Path
     folder: Path
-    targets: Mapping[str, tuple[Path, LaunchedRun]]  # by partition
+    places: Mapping[str, Path]  # by partition
     dropped: Collection[str] = ()  # partitions that the task has staged anew elsewhere
 
-    def without(self, targets: Collection[Path]) -> _Partitioned:
-        kept = {name: each for name, each in self.targets.items() if each[0] not in targets}
-        return replace(self, targets=kept, dropped={*self.dropped, *(self.targets.keys() - kept.keys())})
+    def without(self, places: Collection[Path]) -> _Partitioned:
+        kept = {name: place for name, place in self.places.items() if place not in places}
+        return replace(self, places=kept, dropped={*self.dropped, *(self.places.keys() - kept.keys())})
 
-    def path_of(self, target: Path) -> Path | None:
-        """Where Spark writes the partition that becomes ``target``."""
-        return next((self.folder / "new" / name for name, (path, _) in self.targets.items() if path == target), None)
+    def path_of(self, wanted: Path) -> Path | None:
+        """Where Spark writes the partition that becomes the directory ``wanted``."""
+        return next((self.folder / "new" / name for name, place in self.places.items() if place == wanted), None)
 
 
 class Staging:
-    """The outputs that an attempt stages for the runs of a piece. Thread-safe."""
+    """The outputs that an attempt stages for the runs of a piece, each by its only path. Thread-safe."""
 
     def __init__(self, launch: Launch, piece: Piece, tables: StagedTables | None = None) -> None:
         """``tables``: of all pieces of the attempt."""
@@ -81,13 +84,17 @@ class Staging:
 
         A later call by the same task returns another path; output at the previous one is dropped.
         """
-        target, run = local_path(path), self._runs[number]
+        return str(self._stage(task, path, self._runs[number]).folder / "new")
+
+    def _stage(self, task: str, path: str, run: LaunchedRun, **about: Any) -> _Staged:
+        target = local_path(path)
         with self._lock:
             self._check(task, target, run)
-            self._forget({target})
-            staged = _Staged(task, run, self._folder(target, run))
-            self._add(target, staged)
-        return str(staged.folder / "new")
+            refuse_taken([self._claim(target, run, **about)])
+            self._forget({real(target)})
+            staged = _Staged(task, run, target, self._folder(target, run), about)
+            self._add(staged)
+        return staged
 
     def restore(self, task: str, path: str, number: int = 0) -> None:
         """Stage what the run that this one undoes has replaced at ``path``.
@@ -98,11 +105,8 @@ class Staging:
         assert restores is not None
         undone = key_of(self._launch.installation, restores)
         kept = find_before(Path(path), undone)
-        new = Path(self.stage(task, path, number))
-        copy(kept, new)
-        with self._lock:
-            about = {"undoes": undone, "output_of": kept.run}
-            self._staged[Path(path)] = replace(self._staged[Path(path)], about=about)
+        about = {"undoes": undone, "output_of": kept.run, PLACE: kept.place}
+        copy(kept, self._stage(task, path, self._runs[number], **about).folder / "new")
 
     def stage_partitions(self, task: str, path: str, partitions: Sequence[str]) -> str:
         """A new path to write the directories ``partitions`` to, one of each run, in order.
@@ -110,18 +114,23 @@ class Staging:
         Each becomes ``path/partition``. Raises ``CannotStage``.
         """
         parent = local_path(path)
-        if len(set(partitions)) < len(partitions):
-            raise CannotStage(f"two intervals have the same partition of {parent}: name it by the interval's start")
-        targets = {name: (local_path(str(parent / name)), run) for name, run in zip(partitions, self._runs)}
+        targets = [local_path(f"{parent}/{_relative(name)}") for name in partitions]
+        places = dict(zip(partitions, map(real, targets)))
+        first: dict[Path, LaunchedRun] = {}
+        for target, run in zip(targets, self._runs):
+            other = first.setdefault(real(target), run)
+            if other is not run:
+                how = cure(self._owner(run), self._owner(other))
+                raise CannotStage(f"two intervals have the same partition {target}: {how}")
         with self._lock:
-            for target, run in targets.values():
-                self._check(task, target, run)
-            self._forget({target for target, _ in targets.values()})
-            first, run = targets[partitions[0]]
-            folder = self._folder(first, run)
-            for target, run in targets.values():
-                self._add(target, _Staged(task, run, folder))
-            self._partitioned.append(_Partitioned(task, parent, folder, targets))
+            for target, run in zip(targets, self._runs):
+                self._check(task, target, run, places.values())
+            refuse_taken(self._claim(target, run) for target, run in zip(targets, self._runs))
+            self._forget({*places.values()})
+            folder = self._folder(targets[0], self._runs[0])
+            for target, run in zip(targets, self._runs):
+                self._add(_Staged(task, run, target, folder))
+            self._partitioned.append(_Partitioned(task, parent, folder, places))
         return str(folder / "new")
 
     def staged(self, path: str) -> str:
@@ -129,19 +138,19 @@ class Staging:
 
         Raises ``CannotStage`` if none did, or if several staged partitions of it.
         """
-        target = local_path(path)
+        place = real(local_path(path))
         with self._lock:
             for each in self._partitioned:
-                if (partition := each.path_of(target)) is not None:
+                if (partition := each.path_of(place)) is not None:
                     return str(partition)
-            whole = [each for each in self._partitioned if each.parent == target]
+            whole = [each for each in self._partitioned if real(each.parent) == place]
             if len(whole) > 1 or any(each.dropped for each in whole):
                 raise CannotStage(
                     f"{path} has partitions of several calls of run.stage_partitions and run.stage: read each partition"
                 )
-            if not whole and target not in self._staged:
+            if not whole and place not in self._staged:
                 raise CannotStage(f"no task of this run has staged {path}: read the published output instead")
-            return str((whole[0] if whole else self._staged[target]).folder / "new")
+            return str((whole[0] if whole else self._staged[place]).folder / "new")
 
     def seal(self) -> dict[int, tuple[str, ...]]:
         """Seal the staged outputs; returns them by run id: the tables, and the paths of the folders.
@@ -152,21 +161,26 @@ class Staging:
             tasks = {each.task for each in self._partitioned} | {each.task for each in self._staged.values()}
             for partitioned in self._partitioned:
                 self._distribute(partitioned)
-            for target, staged in self._staged.items():
+            # Before all else: whoever published there has thrown away what was written.
+            refuse_taken(self._claim(staged.target, staged.run, **staged.about) for staged in self._staged.values())
+            for staged in self._staged.values():
                 if not (staged.folder / "new").is_dir():
                     raise CannotStage(
-                        f"task {staged.task!r} staged {target} but wrote no directory: write to the path that run.stage returns"
+                        f"task {staged.task!r} staged {staged.target} but wrote no directory: "
+                        "write to the path that run.stage returns"
                     )
             self._check_complete(tasks)
             outputs = self.tables.outputs()
-            for target, staged in self._staged.items():
-                outputs[staged.run.id] = (*outputs.get(staged.run.id, ()), str(target))
+            for staged in self._staged.values():
+                outputs[staged.run.id] = (*outputs.get(staged.run.id, ()), str(staged.target))
             for each in outputs.values():
                 _check_number(len(each))
                 _check_size(each)
             written = [
-                Written(staged.folder, target, self._key(staged.run), {**self._about(staged.run), **staged.about})
-                for target, staged in self._staged.items()
+                Written(
+                    staged.folder, staged.target, self._key(staged.run), {**self._about(staged.run), **staged.about}
+                )
+                for staged in self._staged.values()
             ]
             seal(written, self._launch.attempt_id)
             self._delete_dropped()
@@ -178,8 +192,8 @@ class Staging:
         self.tables.discard()
         with self._lock:
             self._delete_dropped()
-            for target, staged in self._staged.items():
-                for folder in own_folder(target, self._key(staged.run)).glob(f"{self._launch.attempt_id}.*"):
+            for staged in self._staged.values():
+                for folder in own_folder(staged.target, self._key(staged.run)).glob(f"{self._launch.attempt_id}.*"):
                     shutil.rmtree(folder, ignore_errors=True)
             for partitioned in self._partitioned:
                 shutil.rmtree(partitioned.folder, ignore_errors=True)
@@ -188,38 +202,41 @@ class Staging:
         self._calls += 1
         folder = own_folder(target, self._key(run)) / f"{self._launch.attempt_id}.writing-{self._calls}"
         folder.mkdir(parents=True)
+        put_marker(folder, self._about(run))
         return folder
 
-    def _forget(self, targets: Collection[Path]) -> None:
+    def _forget(self, places: Collection[Path]) -> None:
         """Drop these outputs. Others that are written in one directory with one of them stay."""
-        dropped = [self._staged.pop(target) for target in targets if target in self._staged]
+        dropped = [self._staged.pop(place) for place in places if place in self._staged]
         if not dropped:
             return
-        without = (each.without(targets) for each in self._partitioned)
-        self._partitioned = [each for each in without if each.targets]
+        without = (each.without(places) for each in self._partitioned)
+        self._partitioned = [each for each in without if each.places]
         in_use = {each.folder for each in self._staged.values()}
         self._dropped.update({each.folder: each.task for each in dropped if each.folder not in in_use})
-        self._around = {folder for target in self._staged for folder in target.parents}
+        self._around = {folder for place in self._staged for folder in place.parents}
 
     def _delete_dropped(self, task: str | None = None) -> None:
         for folder in [folder for folder, of in self._dropped.items() if task in (None, of)]:
             shutil.rmtree(folder, ignore_errors=True)
             del self._dropped[folder]
 
-    def _add(self, target: Path, staged: _Staged) -> None:
-        self._staged[target] = staged
-        self._around.update(target.parents)
+    def _add(self, staged: _Staged) -> None:
+        place = real(staged.target)
+        self._staged[place] = staged
+        self._around.update(place.parents)
 
     def _distribute(self, partitioned: _Partitioned) -> None:
         """Make each partition an output of its run. A run without one has no output."""
         base = partitioned.folder / "new"
-        for name, (target, run) in partitioned.targets.items():
+        for name, place in partitioned.places.items():
+            staged = self._staged[place]
             if (base / name).is_dir():
-                folder = self._folder(target, run)
+                folder = self._folder(staged.target, staged.run)
                 (base / name).rename(folder / "new")
-                self._staged[target] = _Staged(partitioned.task, run, folder)
+                self._staged[place] = replace(staged, folder=folder)
             else:
-                del self._staged[target]
+                del self._staged[place]
         for name in partitioned.dropped:
             shutil.rmtree(base / name, ignore_errors=True)
         for left in sorted(base.rglob("*")):
@@ -243,25 +260,36 @@ class Staging:
                     "stage one for each of run.intervals, or declare the task with sparse=True"
                 )
 
-    def _check(self, task: str, target: Path, run: LaunchedRun) -> None:
+    def _check(self, task: str, target: Path, run: LaunchedRun, together: Collection[Path] = ()) -> None:
+        """``together``: the places of all that are staged with it."""
+        place = real(target)
         mine = {other for other, staged in self._staged.items() if staged.run is run}
-        _check_number(len(mine | {target}))
-        same = self._staged.get(target)
+        _check_number(len(mine | {place}))
+        same = self._staged.get(place)
         if same is not None and same.task != task:
             raise CannotStage(f"task {same.task!r} already stages {target}: only one task may write an output")
         if same is not None and same.run is not run:
-            raise CannotStage(f"{target} is already the output of another interval: each needs a path of its own")
-        around = next((other for other in target.parents if other in self._staged), None)
-        if target in self._around:
-            around = next(other for other in self._staged if target in other.parents)
+            how = cure(self._owner(run), self._owner(same.run))
+            raise CannotStage(f"{target} is already the output of another interval: {how}")
+        around = next((other for other in place.parents if other in self._staged or other in together), None)
+        if place in self._around:
+            around = next(other for other in self._staged if place in other.parents)
         if around is not None:
             raise CannotStage(f"of {target} and {around}, one contains the other: stage only the outer one")
+
+    def _owner(self, run: LaunchedRun) -> Owner:
+        owner = Owner.of_run(self._about(run))
+        assert owner is not None
+        return owner
+
+    def _claim(self, target: Path, run: LaunchedRun, **about: Any) -> Claim:
+        return Claim(target, self._key(run), self._launch.attempt_id, self._owner(run), undoes="undoes" in about)
 
     def _key(self, run: LaunchedRun) -> str:
         return key_of(self._launch.installation, run.id)
 
     def _about(self, run: LaunchedRun) -> dict[str, str | int]:
-        launch = self._launch
+        launch, interval = self._launch, interval_of(self._launch, run)
         return {
             "pipeline": launch.pipeline.name,
             "backfill_id": launch.backfill_id,
@@ -269,9 +297,17 @@ class Staging:
             "run": self._key(run),
             "attempt": run.attempt,
             "attempt_id": launch.attempt_id,
-            "interval_start": run.interval_start.isoformat(),
-            "interval_end": run.interval_end.isoformat(),
+            "interval_start": interval.start.isoformat(),
+            "interval_end": interval.end.isoformat(),
         }
+
+
+def _relative(partition: str) -> str:
+    if not partition or partition.startswith("/"):
+        raise CannotStage(
+            f"the partition {partition!r} is no directory in another: give it a name, like day=2013-01-31"
+        )
+    return partition
 
 
 def _check_number(outputs: int) -> None:

@@ -42,6 +42,7 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
         "deadline": ("INSERT",),
         "callback": ("INSERT", "lock"),
         "callback_run": ("INSERT",),
+        "table_place": ("INSERT", "UPDATE"),
     },
     WATCHER.name: {
         "backfill": ("lock",),

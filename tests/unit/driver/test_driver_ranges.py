@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from retrofill.driver.context import run_of
-from retrofill.driver.kept import key_of
+from retrofill.driver.kept import AREA, MARKER, key_of
 from retrofill.driver.launch import Launch, LaunchedRun
-from retrofill.driver.publication import AREA, MARKER, sealed_folder
+from retrofill.driver.publication import sealed_folder
 from retrofill.driver.staging import CannotStage, Staging
 
 DAYS = (1, 2, 3)

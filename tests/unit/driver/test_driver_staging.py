@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.driver.kept import key_of
+from retrofill.driver.kept import AREA, MARKER, key_of
 from retrofill.driver.launch import Launch
-from retrofill.driver.publication import AREA, MARKER, sealed_folder
+from retrofill.driver.publication import sealed_folder
 from retrofill.driver.staging import MAX_OUTPUTS, CannotStage, Staging, local_path
 
 

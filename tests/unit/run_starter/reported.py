@@ -41,12 +41,12 @@ def run(
     cancelled=False,
     timed_out=None,
     publication=0,
+    refused=None,
 ):
     position = id if position is None else position
     more = {"lost_attempts": lost, "started_before": before, "suspect": suspect, "losses": losses}
-    return RunRow(
-        id, R(state), of, number, position, **more, cancelled=cancelled, timed_out=timed_out, publication=publication
-    )
+    more |= {"cancelled": cancelled, "timed_out": timed_out, "refused": refused, "publication": publication}
+    return RunRow(id, R(state), of, number, position, **more)
 
 
 def beat(of=OF):

@@ -32,6 +32,10 @@ class Delta:
         self.session = session
         self.table = table
 
+    def identity(self) -> str:
+        (found,) = self.session.sql(f"DESCRIBE DETAIL {self.table}").select("id").collect()
+        return f"delta {found.id}"
+
     def groups(self, whole: Group) -> list[Group]:
         return [whole]
 

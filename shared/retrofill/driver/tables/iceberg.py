@@ -5,6 +5,7 @@ The publisher notes that snapshot before it asks for permission.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Sequence
 
 from retrofill.driver.tables.group import Group
@@ -32,6 +33,11 @@ class Iceberg:
         self.session = session
         self.table = table
         self._position: int | None = None
+
+    def identity(self) -> str:
+        # Its uuid is in no metadata table. Hadoop has three names for S3.
+        (found,) = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('location')").collect()
+        return "iceberg " + re.sub(r"^s3[an]:", "s3:", found.value.rstrip("/"))
 
     def groups(self, whole: Group) -> list[Group]:
         if len(whole.members) == 1 or separates(self._partitions(), whole):

@@ -19,7 +19,8 @@ class TableOutput:
 
     ``column`` tells to which interval a row belongs; ``type`` is its type, and ``formats`` the whole key if that is not all
     of it (``Key.of`` reads the three). ``undoes``: the run whose rows it replaces, of an undo. ``filled``: columns whose
-    values only a commit to the table makes; those in the staged table stand for nothing.
+    values only a commit to the table makes; those in the staged table stand for nothing. ``identity`` tells the table from
+    all others, however it is named; older outputs have none.
     """
 
     table: str
@@ -30,10 +31,11 @@ class TableOutput:
     undoes: int = 0
     filled: tuple[str, ...] = ()
     formats: str = ""
+    identity: str = ""
 
     def __str__(self) -> str:
         more = {name: str(value) for name, value in asdict(self).items() if name != "table"}
-        for name in ("undoes", "formats"):
+        for name in ("undoes", "formats", "identity"):
             if not getattr(self, name):
                 del more[name]
         del more["filled"]

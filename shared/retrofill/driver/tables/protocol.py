@@ -52,6 +52,9 @@ class Format(Protocol):
 
     def __init__(self, session: Any, table: str) -> None: ...
 
+    def identity(self) -> str:
+        """What tells the table from all others. It stays if the table gets another name."""
+
     def groups(self, whole: Group) -> list[Group]:
         """The groups to begin with: as large as the table's layout allows."""
 

@@ -83,7 +83,10 @@ class TableStaging:
         staged = self._name(task, target, parts)
         if not _is_path(parts):
             self._tables.sweep(session, staged[:-1])
-        output = TableOutput(target, joined(staged), key.column, key.type, provider, formats=key.formats)
+        identity = FORMATS[provider](session, target).identity()
+        output = TableOutput(
+            target, joined(staged), key.column, key.type, provider, formats=key.formats, identity=identity
+        )
         with self._lock:
             self._staged.pop(target, None)
             self._written.append((session, output.staged))

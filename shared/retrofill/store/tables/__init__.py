@@ -15,6 +15,7 @@ from retrofill.store.tables.backfills import backfill, backfill_command, backfil
 from retrofill.store.tables.attempts import attempt
 from retrofill.store.tables.hosts import host, seat, seat_wait
 from retrofill.store.tables.runs import backfill_interval, run, run_cancel, task_run
+from retrofill.store.tables.places import table_place
 from retrofill.store.tables.deadlines import deadline, deadline_digest
 from retrofill.store.tables.callbacks import callback, callback_run, webhook_off
 from retrofill.store.tables.bus import SERVICE_TABLES, ServiceTables, installation
@@ -45,6 +46,7 @@ __all__ = [
     "run_cancel",
     "seat",
     "seat_wait",
+    "table_place",
     "task_run",
     "webhook_off",
 ]

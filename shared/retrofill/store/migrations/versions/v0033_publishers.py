@@ -5,7 +5,7 @@ from pathlib import Path
 from alembic import op
 
 revision = "0033"
-down_revision = "0030"
+down_revision = "0031"
 
 
 def upgrade() -> None:
