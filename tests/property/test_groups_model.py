@@ -28,6 +28,15 @@ RUNS = 4
 UNFIT = ErrorInfo("PublishedAgain", "changed")
 
 
+class Missing(AnalysisException):
+    """Spark's error for a table that does not exist."""
+
+    def getCondition(self) -> str:
+        return "TABLE_OR_VIEW_NOT_FOUND"
+
+    getErrorClass = getCondition
+
+
 class Conflict(Exception):
     """Somebody else has committed; another try may succeed."""
 
@@ -50,10 +59,13 @@ class World:
 
     def table(self, staged: str) -> World:
         if staged in self.dropped:
-            raise AnalysisException(f"{staged} does not exist")
+            raise Missing(staged)
         return self
 
     def where(self, _: str) -> World:
+        return self
+
+    def drop(self, *_: str) -> World:
         return self
 
     @property
@@ -70,8 +82,9 @@ def number(run: LaunchedRun) -> int:
 
 
 class Base:
-    def __init__(self, session: World, _: str) -> None:
+    def __init__(self, session: World, table: str) -> None:
         self.world = session
+        self.table = table
 
     def groups(self, whole: Group) -> list[Group]:
         return [whole]
@@ -188,11 +201,12 @@ class Publisher:
 
 
 @cache
-def group(attempt: int, review: int = 0, runs: int = RUNS, first: int = 1, day: int = 1) -> Group:
-    made = launch(range(first, first + runs), attempt, day, 0)
+def group(attempt: int, *held: int, first: int = 1) -> Group:
+    """The last group of an attempt, of which these runs waited for another review."""
+    made = launch(range(first, first + RUNS), attempt, 1, 0)
     output = str(TableOutput("t", f"t_{attempt}", "day", "date", "memory"))
-    (whole,) = groups_of(made, attempt, [replace(run, outputs=(output,), review=review) for run in made.runs])
-    return whole
+    runs = [replace(run, outputs=(output,), review=int(run.id in held)) for run in made.runs]
+    return groups_of(made, attempt, runs)[-1]
 
 
 @dataclass(frozen=True)
@@ -253,8 +267,7 @@ def _play(case: Case, first: int, second: int) -> tuple[bool, bool]:
         driver.finish(2)
     # What a review took out is published in the end, and then all intervals are processed again.
     if case.unfit:
-        held = group(25, review=1).only(lambda run: run.id in case.unfit)
-        assert held is not None
+        held = group(25, *case.unfit)
         world.owner = "reviewed"
         world.dropped.clear()
         Publisher(world, "reviewed", held, ids(held), {}).finish()
@@ -290,7 +303,7 @@ def forgets_the_review(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Group, "id", property(lambda each: f"{each.attempt} {each.runs[0].review}"))
+    monkeypatch.setattr(Group, "id", property(lambda each: f"{each.attempt} {each.review}"))
 
 
 def notes_no_position(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from retrofill.driver.facts import ErrorInfo, Published
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.log import get_log
 from retrofill.driver.patience import NotNow
+from retrofill.driver.places import PlaceTaken
 from retrofill.driver.publication import Publication, PublishedAgain, StagedOutputGone, publish
 from retrofill.driver.report import Reporter
 from retrofill.driver.reviewed import Reviewed
@@ -238,4 +239,4 @@ def _publish_files(publication: Publication, _: int) -> bool:
 
 
 def _is_refusal(error: Exception) -> bool:
-    return isinstance(error, (StagedOutputGone, PublishedAgain, BaseChanged))
+    return isinstance(error, (StagedOutputGone, PublishedAgain, BaseChanged, PlaceTaken))

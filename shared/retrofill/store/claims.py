@@ -297,7 +297,7 @@ _STAGED = (
         and_(run.c.backfill_id == _TO_PUBLISH.c.backfill_id, run.c.accepted_attempt == _ACCEPTED.c.accepted_attempt),
     )
     .outerjoin(attempt, attempt.c.id == run.c.accepted_attempt)
-    .where(in_state(run, RunState.STAGED), run.c.review < _TO_PUBLISH.c.below)
+    .where(in_state(run, RunState.STAGED), run.c.review < _TO_PUBLISH.c.below, due_to_publish())
     .order_by(_TO_PUBLISH.c.no, _ACCEPTED.c.first, run.c.position)
 )
 

@@ -32,7 +32,7 @@ class Publishing(Check):
         if (before, after) == ("staged", "publishing"):
             at, now = old["publish_after"], self.database.now()
             self.require(at is None or at <= now, lambda: f"{old} has a publisher before its pause is over, at {now}")
-        if (before, after) == ("publishing", "staged"):
+        if (before, after) == ("publishing", "staged") and new["review"] == old["review"]:
             self._waits(old, new)
 
     def _waits(self, old: Values, new: Values) -> None:

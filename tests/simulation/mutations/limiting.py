@@ -48,8 +48,8 @@ def late_runs_are_tried_again(patch: Patch) -> None:
     """What was interrupted is queued again, like the other runs of its attempt."""
     run_row = run_starter.reports._run_row
 
-    def forgetful(row: Any, *, cancelled: bool, held: bool) -> Any:
-        return run_row({**row, "error": None}, cancelled=cancelled, held=held)
+    def forgetful(row: Any, *, cancelled: bool, approvals: int | None, refused: Any) -> Any:
+        return run_row({**row, "error": None}, cancelled=cancelled, approvals=approvals, refused=refused)
 
     patch(run_starter.reports, "_run_row", forgetful)
 

@@ -140,7 +140,7 @@ def loss_by_assignment(patch: Patch) -> None:
             conn.execute(update(run).where(run.c.id == row["id"]).values(state=str(to), finished_at=None))
         return len(rows)
 
-    def move_lost(self: Any, to: Any, lost: Sequence[Any]) -> None:
+    def move_lost(self: Any, to: Any, lost: Sequence[Any], more: Sequence[Any]) -> None:
         move(self.tx.conn, to, [row for row, _ in lost])
 
     patch(Fold, "_end_attempt", end)

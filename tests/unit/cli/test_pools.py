@@ -40,7 +40,7 @@ def test_each_pool_that_is_served_or_used_is_listed() -> None:
 
 def why(monkeypatch: pytest.MonkeyPatch, there: list[Any], **definition: str) -> str | None:
     monkeypatch.setattr(pools, "hosts", lambda conn: there)
-    row: Any = {"state": "running", "definition": definition}
+    row: Any = {"state": "running", "definition": definition, "ended_at": None, "review": False}
     return without_drivers(None, row, {"queued": 1})  # type: ignore[arg-type]
 
 

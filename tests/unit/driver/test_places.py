@@ -11,11 +11,13 @@ import subprocess
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from retrofill.driver.context import Run, run_of
+from retrofill.driver.execute import Result
 from retrofill.driver.kept import AREA, MARKER, key_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.places import PlaceTaken, owned, release
@@ -23,12 +25,12 @@ from retrofill.driver.publication import Publication, publish
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.restoring import restore
 from retrofill.driver.script_fields import Fields
+from retrofill.driver.session import Sessions
 from retrofill.driver.staging import CannotStage, Staging
 from retrofill.driver.tables.publication import Tables
 
 DAY = timedelta(days=1)
 FIRST = datetime(2024, 1, 1, tzinfo=UTC)
-NO_TABLES: Tables = None  # type: ignore[assignment]  # no output is one
 
 
 @dataclass(frozen=True)
@@ -307,7 +309,7 @@ def test_accepted_output_does_not_replace_what_became_anothers_meanwhile(tmp_pat
     published(MINE, tmp_path / "t")
     for each in hidden.iterdir():
         each.rename(tmp_path / AREA / each.name)
-    result = publish_all(waiting.launch, waiting.launch.runs[0], 6, waiting.outputs[6], NO_TABLES)
+    result = _published(waiting.launch, 6, waiting.outputs[6])
     assert result.error is not None and result.error.type == "PlaceTaken"
     assert seen(tmp_path) == {"t": "run 7"}
     # It no longer keeps the owner from the place.
@@ -322,13 +324,20 @@ def given_up(path: Path, *, staged: bool = False) -> list[str]:
     return [f"{each.place}: {each.whose}" for each in found]
 
 
+def _published(launch: Launch, attempt: int, outputs: tuple[str, ...]) -> Result:
+    """The result of publishing the launch's only run."""
+    tables = Tables(launch, cast(Sessions, None), lambda _: False, pytest.fail)
+    ((_, result),) = publish_all(launch, attempt, [replace(launch.runs[0], outputs=outputs)], tables)
+    return result
+
+
 def undone(who: Who, undoes: Who, path: Path) -> None:
     launch = replace(who, undoes=undoes.run).launch
     launch = replace(launch, runs=(replace(launch.runs[0], outputs=(str(path),)),))
     staging = Staging(launch, Piece(launch.runs))
-    restore(launch, launch.runs[0], staging, pytest.fail, "restore")
+    restore(launch, Piece(launch.runs), staging, pytest.fail, "restore")
     (outputs,) = staging.seal().values()
-    result = publish_all(launch, launch.runs[0], launch.attempt_id, outputs, NO_TABLES)
+    result = _published(launch, launch.attempt_id, outputs)
     assert result.succeeded, result.error
 
 

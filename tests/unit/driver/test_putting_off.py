@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +17,16 @@ from tests.support.lake import launch
 
 from retrofill.driver import patience, publishing
 from retrofill.driver.execute import Result
-from retrofill.driver.kept import NotKept
+from retrofill.driver.kept import AREA, NotKept
 from retrofill.driver.launch import Launch
 from retrofill.driver.patience import NotNow, Patience
-from retrofill.driver.publication import AREA, Publication, PublishedAgain, StagedOutputGone
+from retrofill.driver.publication import Publication, PublishedAgain
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.session import Sessions
 from retrofill.driver.tables import publication
+from retrofill.driver.tables.group import Group
 from retrofill.driver.tables.output import TableOutput
-from retrofill.driver.tables.protocol import NotPublished
+from retrofill.driver.tables.protocol import Burned, Looked, NotPublished
 from retrofill.driver.tables.publication import Tables
 
 TABLE = TableOutput("lake.t", "lake.s", "day", "date", "delta")
@@ -63,8 +64,8 @@ class OfTests:
         self.ended: list[tuple[int, ...]] = []
         self.silent: Exception | None = None
 
-    def publisher(self) -> None:
-        """Nothing asks it."""
+    def publisher(self) -> NoSpark:
+        return NoSpark()
 
     def lost(self, _: BaseException) -> None:
         """It is not."""
@@ -75,17 +76,54 @@ class OfTests:
         self.ended.append(tuple(attempts))
 
 
-class Delta:
-    def __init__(self, *_: object) -> None: ...
+class NoSpark:
+    """A session in which all tables exist, until a statement is refused because the staged one does not."""
+
+    staged = True
+    catalog = property(lambda self: self)
+
+    def table(self, _: str) -> NoSpark:
+        return self
+
+    def drop(self, *_: str) -> NoSpark:
+        return self
+
+    def where(self, _: str) -> NoSpark:
+        return self
+
+    def tableExists(self, name: str) -> bool:
+        return self.staged or name != TABLE.staged
+
+
+class OneTable:
+    """A table whose commits raise what ``raising`` says."""
+
+    fixed = False
+
+    def __init__(self, _: object, table: str) -> None:
+        self.table = table
 
     def conflicts_always(self) -> bool:
         return False
+
+    def groups(self, whole: Group) -> list[Group]:
+        return [whole]
+
+    def look(self, _: Group, *, again: bool) -> Looked:
+        return Looked()
+
+    def replace(self, _: object, group: Group) -> str:
+        raise AssertionError(group)
+
+    def burn(self, _: Group, why: str) -> Burned:
+        return Burned(why, at_once=True)
 
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> OfTests:
     monkeypatch.setattr(patience, "SECONDS", 0.0)
-    monkeypatch.setattr(publication, "FORMATS", {"delta": Delta})
+    monkeypatch.setattr(publication, "FORMATS", {"delta": OneTable})
+    monkeypatch.setattr(publication, "drop", lambda *_: None)
     monkeypatch.setattr(publication, "turn", lambda _: nullcontext())
     return OfTests()
 
@@ -94,19 +132,25 @@ def raising(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> list[Excepti
     """Tries of a table that raise these errors, the last one again and again. Returns those that were raised."""
     raised: list[Exception] = []
 
-    def steps(*_: object, **__: object) -> Iterator[str]:
+    def commit(*_: object) -> str:
         raised.append(errors[min(len(raised), len(errors) - 1)])
         raise raised[-1]
-        yield ""
 
-    monkeypatch.setattr(publication, "steps", steps)
+    def changed(*_: object) -> dict[int, Exception]:
+        raised.append(errors[0])
+        return {1: errors[0]}
+
+    monkeypatch.setattr(OneTable, "replace", commit)
+    if isinstance(errors[0], (PublishedAgain, NotKept)):
+        monkeypatch.setattr(publication, "changed", changed)
     return raised
 
 
 def publish(sessions: OfTests, *outputs: str, publishers: tuple[int, ...] = (), lost: Any = pytest.fail) -> Result:
     made = replace(launch(range(1, 2), 25, 1, len(publishers)), publishers=publishers)
     tables = Tables(made, cast(Sessions, sessions), lambda _: True, lost)
-    return publish_all(made, made.runs[0], 20, outputs, tables)
+    ((_, result),) = publish_all(made, 20, [replace(made.runs[0], outputs=outputs)], tables)
+    return result
 
 
 FOR_EVER = [
@@ -115,7 +159,6 @@ FOR_EVER = [
     Unsupported("DELTA_CANNOT_MODIFY_APPEND_ONLY", "42809"),
     OfSpark("DELTA_VIOLATE_CONSTRAINT_WITH_VALUES", "23001"),
     OfSpark("CAST_OVERFLOW_IN_TABLE_INSERT", "22003"),
-    StagedOutputGone("it is gone"),
     NotPublished("a file with other rows"),
     PublishedAgain("somebody else has changed it"),
     NotKept("nobody knows what was before"),
@@ -146,6 +189,13 @@ def test_a_refusal_for_ever_fails_the_run_once_former_publishers_have_ended(
     raised = raising(monkeypatch, error)
     result = publish(sessions, str(TABLE), publishers=publishers)
     assert (result.succeeded, result.put_off, len(raised), sessions.ended) == (False, False, 1, [publishers])
+
+
+def test_staged_rows_that_are_gone_fail_the_run(sessions: OfTests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NoSpark, "staged", False)
+    raising(monkeypatch, FOR_EVER[1])
+    result = publish(sessions, str(TABLE))
+    assert (result.put_off, result.error and result.error.type) == (False, "StagedOutputGone")
 
 
 @pytest.mark.parametrize("error", FOR_EVER[:1])

@@ -51,6 +51,8 @@ class TableOutput:
         table, _, query = output[len(SCHEME) :].partition("?")
         values = dict(parse_qsl(query))
         undoes = int(values.pop("undoes", 0))
+        # Earlier versions said who drops the staged table.
+        values.pop("drops", None)
         filled = tuple(json.loads(values.pop("filled", "[]")))
         return cls(unquote(table), undoes=undoes, filled=filled, **values)
 
