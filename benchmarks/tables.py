@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from benchmarks.core import Benchmark, Figure, figure, ratios
 from retrofill.driver.tables.output import TableOutput
 
 ROWS = int(os.environ.get("BENCH_ROWS", "1000000"))
-DAYS = int(os.environ.get("BENCH_DAYS", "30"))
+RANGES = tuple(map(int, os.environ.get("BENCH_DAYS", "30,365").split(",")))
+HOURS, HOURS_AT_ONCE, MOST_METADATA = 8760, 400, 2.0
 REPEATS = int(os.environ.get("BENCH_REPEATS", "5"))
 AT_MOST = 1.5
 UNDO_AT_MOST = 1.0
 # The default of RETROFILL_KEEP_REPLACED_DAYS.
 KEEP_DAYS = 7
+FIRST, HOUR = datetime(2013, 1, 1, tzinfo=UTC), timedelta(hours=1)
 DAY = "day >= DATE '2013-01-01' AND day < DATE '2013-01-02'"
 
 
@@ -41,9 +44,20 @@ def source_of(lake: Lake, days: int) -> str:
 
 
 def attempt_of(lake: Lake, run_id: int, runs: int = 1, restores: int | None = None) -> Attempt:
+    """An attempt at days in UTC. ``restores``: the run that the first one undoes; the others follow."""
     attempt = lake.attempt(run_id=run_id, runs=runs)
-    given = tuple(replace(run, restores=restores) for run in attempt.launch.runs)
-    return Attempt(attempt.sessions, replace(attempt.launch, runs=given, keep_replaced_days=KEEP_DAYS))
+    made = attempt.launch
+    given = tuple(
+        replace(
+            run,
+            restores=None if restores is None else restores + n,
+            interval_start=FIRST + n * timedelta(days=1),
+            interval_end=FIRST + (n + 1) * timedelta(days=1),
+        )
+        for n, run in enumerate(made.runs)
+    )
+    pipeline = replace(made.pipeline, timezone="UTC")
+    return Attempt(attempt.sessions, replace(made, runs=given, pipeline=pipeline, keep_replaced_days=KEEP_DAYS))
 
 
 def staged(lake: Lake, attempt: Attempt, source: str) -> Attempt:
@@ -52,8 +66,8 @@ def staged(lake: Lake, attempt: Attempt, source: str) -> Attempt:
     return attempt
 
 
-def undo(lake: Lake, run_id: int, undoes: int) -> None:
-    attempt = attempt_of(lake, run_id, restores=undoes)
+def undo(lake: Lake, run_id: int, undoes: int, runs: int = 1) -> None:
+    attempt = attempt_of(lake, run_id, runs, restores=undoes)
     undone = TableOutput(lake.table, "", "day", "date", lake.format)
     attempt.staging.tables.restore("restore", attempt.spark, undone)
     attempt.outputs = attempt.staging.seal()
@@ -89,31 +103,47 @@ def of_a_day(lake: Lake, source: str) -> list[Figure]:
     ]
 
 
-def of_a_range(lake: Lake, source: str) -> list[Figure]:
-    """All days staged at once and published one by one, the same rows written in one job, and in one job for each day."""
-    from pyspark.sql.functions import expr
-
+def of_a_range(lake: Lake, source: str, days: int) -> list[Figure]:
+    """All days staged at once, published by one commit and undone, and the same rows written in one job."""
     ours: list[float] = []
     bare: list[float] = []
-    each: list[float] = []
+    undoing: list[float] = []
 
     def write() -> Any:
         return lake.spark.table(source).repartition("day").writeTo(lake.table).overwritePartitions()
 
-    def write_each() -> None:
-        for day in range(DAYS):
-            rows = f"day = date_add(DATE '2013-01-01', {day})"
-            lake.spark.table(source).where(rows).writeTo(lake.table).overwrite(expr(rows))
-
-    for n in range(2):
-        ours.append(seconds(lambda n=n: staged(lake, attempt_of(lake, 1000 * (n + 1), DAYS), source).publish()))  # type: ignore[misc]
+    for n in range(REPEATS):
+        run_id = 10_000 * (n + 1)
+        ours.append(seconds(lambda run_id=run_id: staged(lake, attempt_of(lake, run_id, days), source).publish()))  # type: ignore[misc]
+        undoing.append(seconds(lambda run_id=run_id: undo(lake, run_id + 5_000, run_id, days)))  # type: ignore[misc]
         bare.append(seconds(write))
-        each.append(seconds(write_each))
     assert lake.spark.table(lake.table).count() == ROWS
     return [
-        *compared(f"{DAYS} days in a range / {DAYS} days in one job", ours, bare),
-        *compared(f"{DAYS} days in a range / {DAYS} days in {DAYS} jobs", ours, each)[1:],
+        *compared(f"{days} days in a range / {days} days in one job", ours, bare),
+        *compared(f"undo of {days} days / {days} days in a range", undoing, ours, UNDO_AT_MOST)[::2],
     ]
+
+
+def of_hours(lake: Lake) -> list[Figure]:
+    """A year of hours in ranges: how large the table's metadata becomes."""
+    table = lake.create(f"{lake.table}_hours", "at timestamp, n bigint", "PARTITIONED BY (hours(at))")
+    for first in range(0, HOURS, HOURS_AT_ONCE):
+        hours = min(HOURS_AT_ONCE, HOURS - first)
+        attempt = attempt_of(lake, first + 1, hours)
+        runs = tuple(
+            replace(run, interval_start=FIRST + (first + n) * HOUR, interval_end=FIRST + (first + n + 1) * HOUR)
+            for n, run in enumerate(attempt.launch.runs)
+        )
+        attempt = Attempt(attempt.sessions, replace(attempt.launch, runs=runs))
+        start = f"TIMESTAMP '{runs[0].interval_start:%Y-%m-%d %H:%M:%S} UTC'"
+        rows = attempt.spark.sql(f"SELECT timestampadd(HOUR, id, {start}) AS at, id AS n FROM range({hours})")
+        attempt.staging.tables.stage("a", attempt.spark, rows, table, "at")
+        attempt.outputs = attempt.staging.seal()
+        attempt.publish()
+    assert lake.spark.table(table).count() == HOURS
+    (last,) = lake.spark.sql(f"SELECT file FROM {table}.metadata_log_entries ORDER BY timestamp DESC LIMIT 1").collect()
+    size = Path(last.file.removeprefix("file:")).stat().st_size / 1e6
+    return [figure(f"metadata of {HOURS:,} hours in ranges of {HOURS_AT_ONCE}", "MB", [size], at_most=MOST_METADATA)]
 
 
 def run() -> Sequence[Figure]:
@@ -122,20 +152,22 @@ def run() -> Sequence[Figure]:
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     with server() as remote, tempfile.TemporaryDirectory() as folder:
         for format in FORMATS:
-            for days, measure in ((1, of_a_day), (DAYS, of_a_range)):
+            for days in (1, *RANGES):
                 with Lake(remote, format, Path(folder)) as lake:
                     source = source_of(lake, days)
                     # Dynamic overwrites replace only the partitions that have new rows, in both formats.
                     lake.spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
-                    found = measure(lake, source)
+                    found = of_a_day(lake, source) if days == 1 else of_a_range(lake, source, days)
                     figures += [replace(each, name=f"{format}: {each.name}") for each in found]
                     lake.spark.sql(f"DROP TABLE {source}").collect()
+        with Lake(remote, "iceberg", Path(folder)) as lake:
+            figures += of_hours(lake)
     return figures
 
 
 BENCHMARK = Benchmark(
     "tables",
-    f"{ROWS:,} rows of a day, and of {DAYS} days in one range, staged, published and undone in Iceberg and Delta tables that "
+    f"{ROWS:,} rows of a day, and of {RANGES} days in one range, staged, published and undone in Iceberg and Delta tables that "
     "are partitioned by day",
     "plain overwrites of the same rows in the same table, in the same Spark",
     f"at most {AT_MOST} times the plain overwrite, and the undo at most the time of the write",

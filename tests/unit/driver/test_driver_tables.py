@@ -9,6 +9,7 @@ import pytest
 
 from retrofill.driver.exchange import exchange
 from retrofill.driver.tables.delta import _about
+from retrofill.driver.tables.delta_target import _is_long
 from retrofill.driver.tables.dropping import drop
 from retrofill.driver.tables.output import TableOutput, joined, parts_of
 
@@ -96,3 +97,21 @@ def test_a_directory_that_is_not_named_as_a_staged_table_is_never_deleted(tmp_pa
     for name in (tmp_path, f"file://elsewhere{tmp_path}"):
         drop(Spark(), f"delta.`{name}`")
     assert tmp_path.exists()
+
+
+@pytest.mark.parametrize(
+    ("interval", "long"),
+    [
+        ("interval 30 days", True),
+        ("interval 1 week", True),
+        ("7 days", True),
+        ("interval 6 days 24 hours", True),
+        ("interval 6 days", False),
+        ("interval 24 hours", False),
+        ("0 seconds", False),
+        ("interval", False),
+        ("for a while", False),
+    ],
+)
+def test_how_long_a_log_remembers_what_was_published(interval: str, long: bool) -> None:
+    assert _is_long(interval) is long

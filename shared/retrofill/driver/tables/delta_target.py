@@ -39,6 +39,9 @@ _VIOLATION = re.compile(
     re.DOTALL,
 )
 _LONGEST = 500
+_TRANSACTIONS = "delta.setTransactionRetentionDuration"
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+_LEAST_SECONDS = 604_800
 
 
 class DeltaTarget:
@@ -54,6 +57,12 @@ class DeltaTarget:
         if self._properties.get("delta.appendOnly", "").lower() == "true":
             raise CannotStage(
                 f"{self._table} has delta.appendOnly=true, which forbids to replace rows: set it to false, or stage another table"
+            )
+        kept = self._properties.get(_TRANSACTIONS)
+        if kept is not None and not _is_long(kept):
+            raise CannotStage(
+                f"{self._table} has {_TRANSACTIONS}={kept}, so its log could forget what was published while a publisher "
+                "that was stopped can still wake up: set it to 7 days or more, or unset it"
             )
         redirection = next((name for name in self._properties if name.startswith("delta.redirect")), None)
         if redirection is not None:
@@ -131,3 +140,9 @@ class DeltaTarget:
                 each["name"] for each in identity if not each["metadata"].get("delta.identity.allowExplicitInsert")
             ),
         )
+
+
+def _is_long(interval: str) -> bool:
+    """Whether an interval like ``interval 30 days`` is long enough for any publisher to have ended."""
+    parts = re.findall(r"(\d+) +([a-z]+?)s?\b", interval.lower())
+    return sum(int(number) * _SECONDS.get(unit, 0) for number, unit in parts) >= _LEAST_SECONDS
