@@ -21,6 +21,7 @@ from tests.unit.driver.test_driver_submit import launch
 from retrofill.driver.classic_session import ClassicSession
 from retrofill.driver import patience
 from retrofill.driver.tables import publication
+from retrofill.driver.tables.group import Group, Member
 from retrofill.driver.tables.output import TableOutput
 
 patience.SECONDS = 0.0
@@ -36,7 +37,8 @@ def lost(why):
     raise SystemExit
 
 def publish():
-    tables.publish(table, made.runs[0], 25)
+    group = Group(made, 25, (Member(made.runs[0], table),))
+    tables.publish(publication.TablePublication(group, lambda _: True, {made.runs[0].id}), again=False)
 
 tables = publication.Tables(made, sessions, lambda _: True, lost)
 error = raised(publish)
