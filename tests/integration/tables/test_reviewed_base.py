@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -20,6 +20,7 @@ from tests.support.tiers import some
 
 from retrofill.domain.attempt import AttemptMode
 from retrofill.driver import publication as of_folders
+from retrofill.driver.base import BaseChanged
 from retrofill.driver.execute import Result
 from retrofill.driver.launch import LaunchedRun
 from retrofill.driver.publishing import publish_all
@@ -42,19 +43,31 @@ class Reviewed:
     attempt: Attempt
     bases: dict[int, tuple[str, ...]]
     over_changes: frozenset[int] = frozenset()
+    approvals: int = 0
+    # For which review each run waits, and those that are published.
+    review: dict[int, int] = field(default_factory=dict)
+    ended: dict[int, Result] = field(default_factory=dict)
 
     def publish(self, *, force: bool = False) -> dict[int, Result]:
-        """An approval: each run gets a publisher of its own. Returns its result by the number of the run's day.
+        """An approval: one publisher for all runs. Returns their results by the number of the run's day.
 
         As the services do it, a run that was not published waits with its new base.
         """
-        results = {}
-        for number, run in enumerate(self.attempt.launch.runs):
-            results[number] = result = publish(self.attempt, self.published(run, force=force))
+        self.approvals += 1
+        runs = [self.published(run, force=force) for run in self.attempt.launch.runs]
+        waiting = [run for run in runs if run.id not in self.ended]
+        for id, result in publish(
+            self.attempt, waiting, [replace(r, over=True) for r in runs if r.id in self.ended]
+        ).items():
             if result.changed:
-                self.bases[run.id] = result.bases
-                self.over_changes |= {run.id}
-        return results
+                self.bases[id], self.review[id] = result.bases, self.approvals
+                self.over_changes |= {id}
+            else:
+                self.ended[id] = result
+        return {
+            number: self.ended.get(run.id, Result(True, changed=self.attempt.outputs[run.id], bases=self.bases[run.id]))
+            for number, run in enumerate(runs)
+        }
 
     def published(self, run: LaunchedRun, *, force: bool = False) -> LaunchedRun:
         return replace(
@@ -64,17 +77,22 @@ class Reviewed:
             outputs=self.attempt.outputs[run.id],
             bases=() if force else self.bases[run.id],
             over_changes=force or run.id in self.over_changes,
+            review=self.review.get(run.id, 0),
         )
 
 
-def publish(attempt: Attempt, run: LaunchedRun) -> Result:
+def publish(attempt: Attempt, runs: list[LaunchedRun], siblings: Sequence[LaunchedRun] = ()) -> dict[int, Result]:
+    """The results by run id. ``siblings``: those that are published already."""
+    if not runs:
+        return {}
     of_publisher = replace(
         attempt.launch,
         # An undo restores what was before the whole backfill.
         backfill_id=f"of run {attempt.run.id}",
-        attempt_id=1000 + run.publication,
+        attempt_id=1000 + runs[0].publication,
         mode=AttemptMode.PUBLISH,
-        runs=(run,),
+        runs=tuple(runs),
+        siblings=tuple(siblings),
         keep_replaced_days=KEEP_DAYS,
     )
 
@@ -82,7 +100,7 @@ def publish(attempt: Attempt, run: LaunchedRun) -> Result:
         raise AssertionError(why)
 
     tables = Tables(of_publisher, cast(Sessions, attempt.sessions), lambda _: True, lost)
-    return publish_all(of_publisher, run, attempt.launch.attempt_id, run.outputs, tables)
+    return {run.id: result for run, result in publish_all(of_publisher, attempt.launch.attempt_id, runs, tables)}
 
 
 def reviewed(attempt: Attempt) -> Reviewed:
@@ -336,8 +354,8 @@ def test_a_publisher_that_follows_a_lost_one_finds_its_own_output(target: Target
     """What the lost one has published is no change by somebody, and is not published again."""
     staged = reviewed(target.stage(10, "new", 1))
     (run,) = staged.attempt.launch.runs
-    assert publish(staged.attempt, staged.published(run)).published
-    found = publish(staged.attempt, staged.published(run))
+    assert publish(staged.attempt, [staged.published(run)])[run.id].published
+    found = publish(staged.attempt, [staged.published(run)])[run.id]
     assert (found.succeeded, found.changed) == (True, ())
     assert target.content() == ["new", "old", "old"]
 
@@ -373,14 +391,15 @@ def test_of_several_outputs_none_is_published_if_one_was_changed(lake: Lake, tmp
 def test_a_change_between_the_comparison_and_the_commit(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Iceberg refuses the commit, so it is found. Delta does not if the change is in the same instant, and says so later."""
     staged = reviewed(target.stage(10, "new", 1))
-    compare, changes = ReviewedRows.refuse_changed, [target.changes["a row more"][0]]
+    compare, changes = ReviewedRows.changed, [target.changes["a row more"][0]]
 
-    def then_change(self: ReviewedRows, *given: Any) -> None:
-        compare(self, *given)
+    def then_change(self: ReviewedRows, *given: Any) -> dict[int, BaseChanged]:
+        found = compare(self, *given)
         while changes:
             changes.pop()(target)
+        return found
 
-    monkeypatch.setattr(ReviewedRows, "refuse_changed", then_change)
+    monkeypatch.setattr(ReviewedRows, "changed", then_change)
     (result,) = staged.publish().values()
     if target.lake.format == "iceberg":
         assert (bool(result.changed), target.content()[0]) == (True, "mine old")
