@@ -279,6 +279,7 @@ class Driver:
             self.world.scheduler.wait(object(), self.world.scheduler.random.random() * self.lease / 2)
             if not self.beat():
                 return False
+        self.world.oracle.publishing.begins(self.launch, runs)
         if self.world.puts_off():
             self._put_off = ErrorInfo(type="Conflict", message="another commit came first")
             return all(self._say(RunPublicationPutOff(**self._about(run), error=self._put_off)) for run in runs)

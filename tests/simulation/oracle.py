@@ -39,6 +39,7 @@ class Oracle:
         self.hosts = Hosts(world)
         self.listed = Listed(world)
         self.published = Published(world)
+        self.publishing = Publishing(world)
         self.reviews = Reviews(world)
         self.suspects = Suspects(world)
         self.waiting = Waiting(world)
@@ -55,8 +56,7 @@ class Oracle:
             self.published,
             Letters(world),
             Endings(world),
-            Reviews(world),
-            Publishing(world),
+            self.publishing,
             self.reviews,
             Budgets(world),
             Progress(world),

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
+from run_starter.executors import LaunchRequest, RunToDo
 from tests.simulation.checks.base import Check, Values
 from tests.simulation.memory.rows import Step, Tx
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 FIRST_PAUSE = timedelta(seconds=5)
 
@@ -14,6 +20,20 @@ class Publishing(Check):
     """Restates invariant 16, section 7 of DESIGN.md, without the table itself."""
 
     name = "publishing"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        # By accepted attempt, of ranges: what its first publisher took for all of its runs.
+        self._groups: dict[int, frozenset[int]] = {}
+
+    def begins(self, launch: LaunchRequest, runs: Sequence[RunToDo]) -> None:
+        """A publisher of a range's runs begins: all of them derive the same group, or a table could not fence them."""
+        attempt = runs[0].accepted_attempt or launch.attempt_id
+        if self.row("attempt", "id", attempt)["mode"] == "range":
+            others = launch.siblings if runs[0].accepted_attempt else ()
+            found = frozenset(run.id for run in (*runs, *others))
+            first = self._groups.setdefault(attempt, found)
+            self.require(first == found, lambda: f"attempt {attempt} has staged {set(first)}, then {set(found)}")
 
     def committed(self, tx: Tx) -> None:
         """Check the runs that leave a publisher or get one."""

@@ -85,6 +85,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             publishing.lost_publishers_fail_their_run,
             publishing.conflicts_fail_their_run,
             publishing.publishers_do_not_pause,
+            publishing.publishers_know_only_their_own_runs,
             reviewing.reviews_what_is_not_finished,
             reviewing.publishes_over_changes,
             reviewing.approves_changes_by_itself,

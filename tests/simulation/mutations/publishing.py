@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import run_starter.decide
+import run_starter.starting
 from retrofill.contract.runs import RunReported
 from retrofill.domain.run import RunState
+from retrofill.store import launches
 from run_starter.steps import AwaitPublisher, End
 from tests.simulation.mutations.patch import Patch
 
@@ -35,6 +37,12 @@ def conflicts_fail_their_run(patch: Patch) -> None:
         return apply(fold, report)
 
     patch(run_starter.decide.Fold, "_apply", as_a_failure)
+
+
+def publishers_know_only_their_own_runs(patch: Patch) -> None:
+    """Of the other runs that the same attempt staged, a publisher is not told."""
+    for place in (launches, run_starter.starting):
+        patch(place, "accepted_of", lambda conn, attempt_ids: {})
 
 
 def publishers_do_not_pause(patch: Patch) -> None:
