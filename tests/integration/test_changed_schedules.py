@@ -171,7 +171,7 @@ def test_apply_says_what_another_schedule_means(stack: Installation, cli: Cli, t
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same place", "another place"])
-def test_a_day_is_undone_unless_one_of_its_hours_was_published_there_since(
+def test_a_day_is_undone_unless_what_overlaps_it_was_published_there_since(
     stack: Installation, tmp_path: Path, elsewhere: bool
 ) -> None:
     stack.apply(daily(on_backfill_succeeded=[{"callback": "page"}]))
@@ -179,18 +179,19 @@ def test_a_day_is_undone_unless_one_of_its_hours_was_published_there_since(
     for id in ("before", "wrong"):
         stack.request("p", "2024-01-01", "2024-01-02", id=id, reprocess_behavior="completed")
         stack.wait_state(id, "succeeded")
-    stack.apply(daily(schedule="@hourly"))
+    # In the same place, an hour may not replace the day that it is part of. A week may, from Monday, that begins with it.
+    schedule, moment = ("@hourly", "2024-01-02T05:00:00Z") if elsewhere else ("0 0 * * 1", "2024-01-01T00:00:00Z")
+    stack.apply(daily(schedule=schedule))
     first.stop()
     stack.start("instant-starter", INSTANT_OUT=str(tmp_path / ("hours" if elsewhere else "days")))
-    # Not the one that starts with the day.
-    stack.request("p", "2024-01-02T05:00:00Z", "2024-01-02T05:00:00Z", id="hour", reprocess_behavior="completed")
-    stack.wait_state("hour", "succeeded")
+    stack.request("p", moment, moment, id="since", reprocess_behavior="completed")
+    stack.wait_state("since", "succeeded")
     answer = answered(stack, "u1", BackfillUndoRequested(undoes="wrong"))
     assert (answer["runs"], answer["skipped"]) == ((2, {}) if elsewhere else (1, {"published again since": 1}))
     stack.wait_state("u1", "succeeded")
     if not elsewhere:
-        # Once the hour is undone, so is the day.
-        answered(stack, "u2", BackfillUndoRequested(undoes="hour"))
+        # Once the week is undone, so is the day.
+        answered(stack, "u2", BackfillUndoRequested(undoes="since"))
         stack.wait_state("u2", "succeeded")
         assert answered(stack, "u3", BackfillUndoRequested(undoes="wrong"))["runs"] == 1
         stack.wait_state("u3", "succeeded")

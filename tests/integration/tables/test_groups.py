@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from tests.support.lake import Attempt, Lake, Publisher
+from tests.support.lake import FORMATS, Attempt, Lake, PublicationFailed, Publisher
+
+from retrofill.driver.tables.output import TableOutput
+
+# The two formats fence a group in different ways.
+pytestmark = pytest.mark.parametrize("lake", FORMATS, indirect=True)
 
 DAYS = 5
 
@@ -51,3 +58,42 @@ def test_a_publisher_of_a_range_whose_permission_ends_between_two_groups_leaves_
     first.permitted = False
     assert type(Publisher(first).finish()).__name__ == "NotPermitted"
     assert (lake.content(), lake.commits()) == ([], 0)
+
+
+def test_a_range_whose_staged_rows_are_gone_is_refused_at_once_and_nobody_publishes_it_later(lake: Lake) -> None:
+    first = staged(lake)
+    former = Publisher(first).until("table:commit")
+    lake.spark.sql(f"DROP TABLE {lake.table.rpartition('.')[0]}.{lake.staged()[0]}").collect()
+    error = Publisher(staged_by(lake, first), of=first).finish()
+    assert isinstance(error, PublicationFailed)
+    assert error.kind == "StagedOutputGone"
+    former.finish()
+    assert lake.content() == []
+
+
+def test_days_of_a_range_that_somebody_changed_are_not_undone_and_the_others_are(lake: Lake) -> None:
+    """The undone range was one commit, and the undo is one as far as it goes."""
+    before = staged(lake)
+    before.publish()
+    wrong = lake.attempt(run_id=20, runs=DAYS)
+    wrong.launch = replace(wrong.launch, backfill_id="wrong")
+    rows = wrong.rows(*((f"2013-01-{day:02}", day, "wrong") for day in range(1, DAYS + 1)))
+    wrong.staging.tables.stage("a", wrong.spark, rows, lake.table, "day")
+    wrong.outputs = wrong.staging.seal()
+    wrong.publish()
+    undo = lake.attempt(run_id=40, runs=DAYS)
+    runs = tuple(replace(run, restores=20 + n) for n, run in enumerate(undo.launch.runs))
+    undo = Attempt(undo.sessions, replace(undo.launch, runs=runs))
+    undo.staging.tables.restore("restore", undo.spark, undone(lake))
+    undo.outputs = undo.staging.seal()
+    lake.spark.sql(f"INSERT INTO {lake.table} VALUES (DATE'2013-01-02', 7, 'somebody')").collect()
+    publisher = Publisher(undo)
+    publisher.finish()
+    results = publisher.publication.results
+    assert [getattr(results[id], "type", None) for id in range(40, 40 + DAYS)] == [None, "PublishedAgain", *[None] * 3]
+    expected = [f"{day} of {day}" for day in range(1, DAYS + 1) if day != 2]
+    assert lake.content() == sorted([*expected, "2 somebody", "2 wrong"])
+
+
+def undone(lake: Lake) -> TableOutput:
+    return TableOutput(lake.table, f"{lake.table}__gone", "day", "date", lake.format)

@@ -520,7 +520,7 @@ def test_a_commit_on_another_branch_does_not_count_as_published(place: Lake) -> 
     attempt = place.attempt(1)
     stage(attempt, selected(place, "1 AS n"), table)
     publication = next(attempt.publications())
-    values = {f"snapshot-property.retrofill.{name}": value for name, value in publication.marker.values.items()}
+    values = {f"snapshot-property.retrofill.{name}": value for name, value in publication.whole.marker.items()}
     with setting(place.spark, **{"spark.wap.branch": "audit"}):
         writer = selected(place, "1 AS n").writeTo(table)
         for name, value in values.items():
