@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import RowMapping
 
@@ -18,7 +19,7 @@ from retrofill.domain.run import RunState
 from retrofill.store import attempts, hosts, runs
 from retrofill.store.clock import database_now
 from retrofill.store.hosts import Seat
-from retrofill.store.launches import accepted_of
+from retrofill.store.launches import Earlier, accepted_of
 from retrofill.store.launches import earlier as earlier_attempts
 from retrofill.store.launches import publishers as publisher_attempts
 from retrofill.store.launches import unpublished as unpublished_attempts
@@ -89,8 +90,7 @@ class Starting:
                 earlier=[one.id for one in earlier if one.has_any(each.backfill["id"], each.runs)],
                 tries=tries,
                 unpublished=[one.id for one in unpublished if one.has_any(each.backfill["id"], each.runs)],
-                publishers=[one.id for one in publishers if one.has_any(each.backfill["id"], each.runs)],
-                accepted=siblings.get(each.runs[0]["accepted_attempt"], ()) if each.mode == AttemptMode.PUBLISH else (),
+                **(_of_publisher(each, publishers, siblings) if each.mode == AttemptMode.PUBLISH else {}),
             )
             for id, each, definition in claimed
             if each.seat.host_id in own
@@ -126,6 +126,16 @@ class Starting:
         metrics.RUNS_CLAIMED.inc(sum(len(each.runs) for each in launches))
         crash_point("claim:committed")
         self.launching.hand_over(launches)
+
+
+def _of_publisher(
+    wanted: Wanted, publishers: Sequence[Earlier], accepted: Mapping[int, Sequence[RowMapping]]
+) -> dict[str, Any]:
+    """What the launch of a publisher has besides."""
+    return {
+        "publishers": [each.id for each in publishers if each.has_any(wanted.backfill["id"], wanted.runs)],
+        "accepted": accepted.get(wanted.runs[0]["accepted_attempt"], ()),
+    }
 
 
 def _definition(wanted: Wanted, definition: PipelineDefinition) -> PipelineDefinition:

@@ -152,6 +152,7 @@ def test_a_failure_that_was_read_before_a_resume_and_committed_after_it_counts(b
         ("b", commit),
     )
     standing = {"any_unfinished": True, "any_open": True, "any_failed": True, "any_run_cancelled": False}
+    standing |= {"any_held": False, "any_publishing": False}
     assert said[8] == [{**standing, "failed_since_resume": False}, ["b1"]]
     assert said[11:13] == [[{**standing, "failed_since_resume": True}, []], ["b1"]]
 
