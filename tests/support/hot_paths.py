@@ -124,7 +124,7 @@ class Hot:
 
         def read(tx: Transaction) -> None:
             attempts.lease_left(tx.conn, id, run)
-            attempts.accepted(tx.conn, id, run)
+            attempts.accepted(tx.conn, id, [run])
             attempts.to_be_ended(tx.conn, [id])
 
         return self.sent(RUN_STARTER, read)
