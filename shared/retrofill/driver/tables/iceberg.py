@@ -88,6 +88,10 @@ class Iceberg:
             raise
         published = self._published(group)
         if not all(run.id in published for run in group.runs):
+            # The session may have loaded an older state meanwhile.
+            self.version()
+            published = self._published(group)
+        if not all(run.id in published for run in group.runs):
             raise NotSeen(
                 f"the commit to {self.table} is not among the snapshots that its readers see: a setting such as "
                 "spark.wap.branch or spark.wap.id sends it elsewhere"
