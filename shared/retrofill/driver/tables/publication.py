@@ -171,10 +171,6 @@ def steps(publication: TablePublication, session: Any, *, again: bool = True) ->
     """
     output = publication.whole.output
     table = FORMATS[output.format](session, output.table)
-    if output.identity and table.identity() != output.identity:
-        raise TableGone(
-            f"table {output.table} is another one than when the rows were staged for it: request the interval again"
-        )
     whole = publication.whole if table.fixed else publication.open(publication.whole)
     for group in table.groups(whole) if whole else ():
         yield from _publish(publication, table, group, session, again=again)
