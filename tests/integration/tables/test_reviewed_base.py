@@ -56,18 +56,14 @@ class Reviewed:
         self.approvals += 1
         runs = [self.published(run, force=force) for run in self.attempt.launch.runs]
         waiting = [run for run in runs if run.id not in self.ended]
-        for id, result in publish(
-            self.attempt, waiting, [replace(r, over=True) for r in runs if r.id in self.ended]
-        ).items():
+        results = publish(self.attempt, waiting, [replace(r, over=True) for r in runs if r.id in self.ended])
+        for id, result in results.items():
             if result.changed:
                 self.bases[id], self.review[id] = result.bases, self.approvals
                 self.over_changes |= {id}
             else:
                 self.ended[id] = result
-        return {
-            number: self.ended.get(run.id, Result(True, changed=self.attempt.outputs[run.id], bases=self.bases[run.id]))
-            for number, run in enumerate(runs)
-        }
+        return {number: results.get(run.id) or self.ended[run.id] for number, run in enumerate(runs)}
 
     def published(self, run: LaunchedRun, *, force: bool = False) -> LaunchedRun:
         return replace(
@@ -161,7 +157,7 @@ def recreate(target: Any) -> None:
     sql("DROP TABLE {}")(target)
     lake.create(lake.table)
     for day in range(DAYS):
-        sql(f"INSERT INTO {{}} VALUES (DATE'2013-01-0{day + 1}', 0, 'mine')")(target)
+        sql(f"INSERT INTO {{}} VALUES (DATE'2013-01-0{day + 1}', 0, '{'old' if day else 'mine'}')")(target)
 
 
 def changed_and_back(target: Any) -> None:

@@ -35,9 +35,11 @@ class Iceberg:
         self._position: int | None = None
 
     def identity(self) -> str:
-        # Its uuid is in no metadata table. Hadoop has three names for S3.
-        (found,) = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('location')").collect()
-        return "iceberg " + re.sub(r"^s3[an]:", "s3:", found.value.rstrip("/"))
+        # Its uuid is in no metadata table. What is said of the table comes after its columns, of which one may have that name.
+        found = self.session.sql(f"DESCRIBE TABLE EXTENDED {self.table}").collect()
+        location = [row.data_type for row in found if row.col_name == "Location"][-1]
+        # Hadoop has three names for S3.
+        return "iceberg " + re.sub(r"^s3[an]:", "s3:", location.rstrip("/"))
 
     def groups(self, whole: Group) -> list[Group]:
         if len(whole.members) == 1 or separates(self._partitions(), whole):

@@ -257,8 +257,9 @@ def _unfit(publication: TablePublication, table: Format, group: Group, session: 
     """The runs of a group that must not be published now, by id, and why."""
     errors = changed(table, group, session)
     return {
-        **({} if publication.reviewed is None else publication.reviewed.changed(table, group, session)),
         **{id: error_info(error) for id, error in errors.items()},
+        # An undo that was reviewed is reviewed again, instead.
+        **({} if publication.reviewed is None else publication.reviewed.changed(table, group, session)),
         **{run.id: publication.failed[run.id] for run in group.runs if run.id in publication.failed},
     }
 
