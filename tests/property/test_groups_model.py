@@ -6,7 +6,7 @@ decides as Delta's log does, the other as Iceberg's validation does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -50,6 +50,8 @@ class World:
     rows: dict[int, list[str]] = field(default_factory=lambda: {n: ["before"] for n in range(RUNS)})
     dropped: set[str] = field(default_factory=set)
     owner: str = ""
+    between: Callable[[], object] = int
+    """What happens once, after a publisher has looked for a burn and before it burns the group itself."""
 
     def write(self, group: Group) -> str:
         self.log.append(("commit", group))
@@ -122,6 +124,12 @@ class DeltaLog(Base):
         return self.world.write(group)
 
     def burn(self, group: Group, why: str) -> str | Burned:
+        found = self._of(group)
+        if found is not None:
+            return found
+        between, self.world.between = self.world.between, int
+        between()
+        # The log skips the burn if there is an entry of the group by now.
         found = self._of(group)
         if found is not None:
             return found
@@ -230,7 +238,7 @@ def explore(case: Case, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(module, "FORMATS", {"memory": case.table})
     monkeypatch.setattr(module, "drop", lambda session, staged: session.dropped.add(staged))
     tried = 0
-    first = 0
+    first: int | None = 0
     while True:
         second = 0
         while True:
@@ -239,23 +247,38 @@ def explore(case: Case, monkeypatch: pytest.MonkeyPatch) -> int:
             if not publisher_goes_on:
                 break
             second += 1
-        if not driver_goes_on:
+        if first is None:
             return tried
-        first += 1
+        first = first + 1 if driver_goes_on else None
 
 
-def _play(case: Case, first: int, second: int) -> tuple[bool, bool]:
-    """The driver stops after ``first`` steps, and its successor after ``second``, when the driver wakes up."""
+def _play(case: Case, first: int | None, second: int) -> tuple[bool, bool]:
+    """The driver stops after ``first`` steps, and its successor after ``second``, when the driver wakes up.
+
+    ``None``: it stops within its first burn.
+    """
     world = World(case.refused)
     whole = group(25)
     failed = dict.fromkeys(case.unfit, UNFIT)
     driver = Publisher(world, "driver", whole, ids(whole), failed)
     world.owner = "driver"
-    driver_goes_on = driver.finish(first) == first
-    # Its lease has ended. What it reported before that has ended those runs; say that it reported nothing.
-    world.owner = "publisher"
     publisher = Publisher(world, "publisher", whole, ids(whole), failed)
-    publisher_goes_on = publisher.finish(second) == second
+    taken: list[int] = []
+
+    def take_over() -> None:
+        # The driver's lease has ended. What it reported before that has ended those runs; say that it reported nothing.
+        world.owner = "publisher"
+        taken.append(publisher.finish(second))
+
+    driver_goes_on = False
+    if first is None:
+        world.between = take_over
+        driver.finish()
+    else:
+        driver_goes_on = driver.finish(first) == first
+    if not taken:
+        take_over()
+    publisher_goes_on = taken == [second]
     driver.finish(1)
     publisher.finish()
     results = publisher.publication.results

@@ -8,6 +8,7 @@ before its commit and wakes up after a later one.
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any, Mapping, Sequence
 
 from retrofill.driver.tables.group import Group
@@ -78,14 +79,12 @@ class Delta:
     def burn(self, group: Group, why: str) -> str | Burned:
         # ``DELETE … WHERE false`` would write no transaction.
         nothing = self.session.table(self.table).drop(*group.output.filled).limit(0)
-        marker = {name: group.marker[name] for name in ("installation", "group")}
+        marker = {"installation": group.launch.installation, "group": group.id, "burned_by": uuid.uuid4().hex}
         before = self._of(group)
         if before is not None:
             return before
         self._once(nothing.writeTo(self.table), group, {**marker, "burned": why[:MAX_WHY]}).append()
-        after = self._committed(group)
-        # Halves are only tried once this group is burned.
-        return Burned(after.why, at_once=True) if isinstance(after, Burned) else after
+        return self._committed(group, marker["burned_by"])
 
     def keep(self, group: Group, days: int) -> None:
         """Delta keeps earlier versions by the table's own settings."""
@@ -107,8 +106,8 @@ class Delta:
             .option("userMetadata", json.dumps({"retrofill": dict(marker)}))
         )
 
-    def _committed(self, group: Group) -> str | Burned:
-        found = self._of(group)
+    def _committed(self, group: Group, burner: str = "") -> str | Burned:
+        found = self._of(group, burner)
         if found is None:
             raise NotPublished(
                 f"{self.table} has no commit of group {group.id!r}: its history no longer has it or, on S3, another Spark "
@@ -116,13 +115,15 @@ class Delta:
             )
         return found
 
-    def _of(self, group: Group) -> str | Burned | None:
-        """The version of the group's commit, or that it is burned."""
+    def _of(self, group: Group, burner: str = "") -> str | Burned | None:
+        """The version of the group's commit, or that it is burned. ``burner``: names the attempt to burn it just made."""
         for limit in (f" LIMIT {RECENT_COMMITS}", ""):
             for commit in self._commits(limit):
                 if commit.about.get("group") == group.id:
                     why = commit.about.get("burned")
-                    return str(commit.version) if why is None else Burned(why)
+                    # Halves are only tried once the group is burned. If another publisher was faster, it may have tried them.
+                    ours = bool(burner) and commit.about.get("burned_by") == burner
+                    return str(commit.version) if why is None else Burned(why, at_once=ours)
         return None
 
     def _commits(self, limit: str = "") -> list[Commit]:
