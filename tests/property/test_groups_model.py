@@ -97,9 +97,6 @@ class Base:
     def history(self) -> Sequence[Commit]:
         return []
 
-    def at(self, version: int | None) -> Any:
-        raise AssertionError(version)
-
     def refuse(self, group: Group) -> None:
         if any(run.id in self.world.refused for run in group.runs):
             raise NotPublished("a row is refused")

@@ -9,13 +9,13 @@ from retrofill.driver.base import Base, BaseChanged
 from retrofill.driver.kept import NotKept
 from retrofill.driver.tables.group import Group, Member
 from retrofill.driver.tables.protocol import Format
-from retrofill.driver.tables.states import as_of, digests, same_rows
+from retrofill.driver.tables.states import as_of, contents, same_rows
 
 
 def bases_of_table(table: Format, group: Group, session: Any) -> list[Base]:
     """The present state of the rows of each interval of a group, by one Spark job for all."""
     version = table.version()
-    return [Base(version, content) for content in _contents(session.table(table.table), group.singles())]
+    return [Base(version, content) for content in contents(session.table(table.table), group.singles())]
 
 
 class ReviewedRows:
@@ -52,10 +52,10 @@ class ReviewedRows:
     ) -> list[Member]:
         """Those of the members whose rows differ from their bases."""
         singles = [replace(group, members=(each,)) for each in members]
-        contents = _contents(present, singles)
+        found = contents(present, singles)
         return [
             member
-            for member, single, content in zip(members, singles, contents)
+            for member, single, content in zip(members, singles, found)
             if content != self._bases[member.run.id].content and not self._same(table, single, session, present)
         ]
 
@@ -63,15 +63,7 @@ class ReviewedRows:
         """Whether only a column was added: then the same rows have other hashes."""
         number = table.number(self._bases[single.runs[0].id].version)
         try:
-            before = as_of(session, table.table, int(number)) if number else session.table(table.table).where("false")
+            before = as_of(session, table.table, int(number) if number else None)
         except NotKept:
             return False
         return bool(before.schema != present.schema and same_rows(before, present, single.condition))
-
-
-def _contents(rows: Any, singles: Sequence[Group]) -> list[str]:
-    if not singles:
-        return []
-    conditions = [each.condition for each in singles]
-    whole = replace(singles[0], members=tuple(member for each in singles for member in each.members))
-    return digests(rows, conditions, whole.condition)

@@ -12,7 +12,7 @@ from retrofill.driver.publication import PublishedAgain
 from retrofill.driver.tables.group import Group, Member
 from retrofill.driver.tables.marker import Commit, commit_of, first_of_backfill, not_kept
 from retrofill.driver.tables.protocol import Format
-from retrofill.driver.tables.states import aligned, same_rows
+from retrofill.driver.tables.states import aligned, as_of, contents, same_rows
 
 
 def rows_before(table: Format, group: Group, session: Any) -> Any:
@@ -26,7 +26,9 @@ def rows_before(table: Format, group: Group, session: Any) -> Any:
         first = first_of_backfill(commits, commit, (member.run.interval_start, member.run.interval_end))
         by_version.setdefault(first.before, []).append(member)
     schema = session.table(group.output.table).schema
-    parts = [(table.at(at), replace(group, members=tuple(members))) for at, members in by_version.items()]
+    parts = [
+        (as_of(session, table.table, at), replace(group, members=tuple(members))) for at, members in by_version.items()
+    ]
     return reduce(
         lambda one, other: one.unionAll(other), (aligned(rows, schema).where(of.condition) for rows, of in parts)
     )
@@ -50,7 +52,7 @@ def changed(table: Format, group: Group, session: Any) -> dict[int, Exception]:
         part = replace(group, members=tuple(members))
         since = takewhile(lambda each: each is not commit, commits)  # noqa: B023 - consumed within this turn
         try:
-            published, present = table.at(commit.version), session.table(group.output.table)
+            published, present = as_of(session, table.table, commit.version), session.table(group.output.table)
         except NotKept as e:
             found.update({member.run.id: e for member in members})
             continue
@@ -69,14 +71,12 @@ def _undone(commits: Any, group: Group, member: Member) -> Commit | None:
 
 
 def _differing(group: Group, published: Any, present: Any) -> Iterator[Member]:
-    """The members whose intervals have other rows in the two states: whole groups are compared first."""
+    """The members whose intervals have other rows in the two states."""
     if same_rows(published, present, group.condition):
         return
-    if len(group.members) == 1:
-        yield group.members[0]
-        return
-    for half in group.halves():
-        yield from _differing(half, published, present)
+    singles = group.singles()
+    before, now = contents(aligned(published, present.schema), singles), contents(present, singles)
+    yield from (member for member, one, other in zip(group.members, before, now) if one != other)
 
 
 def _published_again(member: Member) -> PublishedAgain:

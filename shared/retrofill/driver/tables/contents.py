@@ -9,6 +9,7 @@ from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn
 from retrofill.driver.interval import Interval
 from retrofill.driver.launch import Launch
 from retrofill.driver.tables.key import Key
+from retrofill.driver.tables.layout import is_partitioned_by, transforms
 from retrofill.driver.tables.names_of_time import DAY_FORMAT
 from retrofill.driver.tables.output import identifier
 
@@ -66,18 +67,12 @@ def refuse_shared_files(session: Any, table: str, key: Key, intervals: Sequence[
     if key.is_range:
         return
     values = [key.values(each) for each in intervals]
-    parts = _partitions(session, table)
+    parts = transforms(session, table)
     for number, column in enumerate(key.columns):
         several = any(len({value[number] for value in each}) > 1 for each in values)
         long = any(len(str(value[number])) > _KEPT_CHARACTERS for each in values for value in each)
-        if (several or long) and column.name not in parts:
+        if (several or long) and not is_partitioned_by(parts, column.name):
             raise CannotStage(
                 f"{table} is not partitioned by {column.name!r}: Iceberg replaces whole files, so partition it by "
                 f"{key.column}, and rewrite its data files"
             )
-
-
-def _partitions(session: Any, table: str) -> set[str]:
-    """The names of the partition fields. One that only repeats a column has its name."""
-    found = next((field for field in session.table(f"{table}.partitions").schema if field.name == "partition"), None)
-    return set() if found is None else set(found.dataType.names)

@@ -14,7 +14,6 @@ from typing import Any, Mapping, Sequence
 from retrofill.driver.tables.group import Group
 from retrofill.driver.tables.marker import Commit
 from retrofill.driver.tables.protocol import Burned, Looked, NotPublished
-from retrofill.driver.tables.states import as_of
 
 RECENT_COMMITS = 20
 MAX_WHY = 1000
@@ -91,13 +90,6 @@ class Delta:
 
     def history(self) -> Sequence[Commit]:
         return self._commits()
-
-    def at(self, version: int | None) -> Any:
-        return (
-            self.session.table(self.table).where("false")
-            if version is None
-            else as_of(self.session, self.table, version)
-        )
 
     def _once(self, writer: Any, group: Group, marker: Mapping[str, str]) -> Any:
         return (

@@ -10,10 +10,10 @@ from typing import Any, Sequence
 
 from retrofill.driver.tables.group import Group
 from retrofill.driver.tables.iceberg_target import MIXED, use_current_state
-from retrofill.driver.tables.layout import separates
+from retrofill.driver.tables.layout import separates, transforms
 from retrofill.driver.tables.marker import Commit, ids_in
 from retrofill.driver.tables.protocol import Burned, Looked, NotPublished, NotSeen
-from retrofill.driver.tables.states import aligned, as_of
+from retrofill.driver.tables.states import aligned
 
 # Iceberg replaces whole files.
 _MIXED_FILE = "some, but not all, rows match filter"
@@ -42,7 +42,7 @@ class Iceberg:
         return "iceberg " + re.sub(r"^s3[an]:", "s3:", location.rstrip("/"))
 
     def groups(self, whole: Group) -> list[Group]:
-        if len(whole.members) == 1 or separates(self._partitions(), whole):
+        if len(whole.members) == 1 or separates(transforms(self.session, self.table), whole):
             return [whole]
         # A file with rows of several intervals could never be replaced by the interval again.
         return whole.singles()
@@ -124,13 +124,6 @@ class Iceberg:
             at = found[at].before
         return commits
 
-    def at(self, version: int | None) -> Any:
-        return (
-            self.session.table(self.table).where("false")
-            if version is None
-            else as_of(self.session, self.table, version)
-        )
-
     def _note_position(self) -> None:
         version = self.version()
         self._position = int(version) if version else None
@@ -152,20 +145,6 @@ class Iceberg:
 
         properties = (col("summary")[_PREFIX + name].alias(name) for name in _PROPERTIES)
         return self.session.table(f"{self.table}.snapshots").select("snapshot_id", "parent_id", *properties)
-
-    def _partitions(self) -> list[str]:
-        """The partition transforms as Spark shows them, like ``days(ts)``."""
-        rows = self.session.sql(f"DESCRIBE TABLE {self.table}").collect()
-        # A column may have any name.
-        rows = rows[len(self.session.table(self.table).columns) :]
-        names = [row.col_name for row in rows]
-        if "# Partitioning" in names:
-            return [
-                row.data_type for row in rows[names.index("# Partitioning") + 1 :] if row.col_name.startswith("Part ")
-            ]
-        if "# Partition Information" in names:
-            return [row.col_name for row in rows[names.index("# Partition Information") + 2 :] if row.data_type]
-        return []
 
 
 def _commit(row: Any) -> Commit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, time, timezone
-from typing import Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from retrofill.driver.interval import Interval
 from retrofill.driver.tables.group import Group
@@ -33,19 +33,38 @@ _BEGINS: Mapping[str, _Begins] = {
 }
 
 
+def transforms(session: Any, table: str) -> list[str]:
+    """The partition transforms of an Iceberg table as Spark shows them, like ``days(ts)``."""
+    rows = session.sql(f"DESCRIBE TABLE {table}").collect()
+    # A column may have any name.
+    rows = rows[len(session.table(table).columns) :]
+    names = [row.col_name for row in rows]
+    if "# Partitioning" in names:
+        parts = [row for row in rows[names.index("# Partitioning") + 1 :] if row.col_name.startswith("Part ")]
+        return [row.data_type for row in parts]
+    if "# Partition Information" in names:
+        return [row.col_name for row in rows[names.index("# Partition Information") + 2 :] if row.data_type]
+    return []
+
+
 def separates(partitions: Sequence[str], group: Group) -> bool:
-    """Whether partition transforms, like ``days(ts)``, keep the rows of the group's intervals apart."""
+    """Whether partition transforms keep the rows of the group's intervals apart."""
     key = Key.of(group.output)
-    found = [_parsed(each) for each in partitions]
     if key.is_range:
         ends = _ends(key, group)
+        found = map(_parsed, partitions)
         return any(_is(column, key.column) and all(map(_BEGINS.get(how, _never), ends)) for how, column in found)
-    own = [n for n, each in enumerate(key.columns) if any(how == "identity" and _is(c, each.name) for how, c in found)]
+    own = [number for number, each in enumerate(key.columns) if is_partitioned_by(partitions, each.name)]
     return _are_apart([{tuple(value[n] for n in own) for value in key.values(each)} for each in group.intervals])
 
 
+def is_partitioned_by(partitions: Sequence[str], column: str) -> bool:
+    """Whether partition transforms keep the values of a column apart."""
+    return any(how == "identity" and _is(of, column) for how, of in map(_parsed, partitions))
+
+
 def _parsed(partition: str) -> tuple[str, str]:
-    """A transform, and the name of its column."""
+    """The name of a transform, and that of its column."""
     found = _TRANSFORM.match(partition)
     return (found["function"], found["column"]) if found else ("identity", partition)
 

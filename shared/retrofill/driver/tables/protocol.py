@@ -88,6 +88,3 @@ class Format(Protocol):
 
     def history(self) -> Sequence[Commit]:
         """All commits to what readers see, the latest first, as far as the table remembers them."""
-
-    def at(self, version: int | None) -> Any:
-        """The whole table at a version, empty for ``None``. Raises ``NotKept``."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Sequence
 
 from retrofill.driver.kept import NotKept
+from retrofill.driver.tables.group import Group
 from retrofill.driver.tables.output import quoted
 from retrofill.errors import first_line
 
 
-def as_of(session: Any, table: str, version: int) -> Any:
-    """The whole table as it was. Raises ``NotKept``."""
+def as_of(session: Any, table: str, version: int | None) -> Any:
+    """The whole table as it was at a version, empty for ``None``. Raises ``NotKept``."""
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
+    if version is None:
+        return session.table(table).where("false")
     try:
         rows = session.sql(f"SELECT * FROM {table} VERSION AS OF {version}")
         # Spark Connect may look for it only now.
@@ -36,18 +40,20 @@ def aligned(rows: Any, schema: Any) -> Any:
     return rows.select(*(each.cast(field.dataType).alias(field.name) for each, field in zip(columns, schema)))
 
 
-def digests(rows: Any, conditions: Sequence[str], within: str) -> list[str]:
-    """Text for each condition, the same for two states with the same rows that meet it: one Spark job for all.
-
-    No row meets two of them, and all that meet one are ``within`` another condition.
-    """
+def contents(rows: Any, singles: Sequence[Group]) -> list[str]:
+    """Text for each group, the same for two states with the same rows of its intervals: one Spark job for all."""
     from pyspark.sql.functions import expr
 
-    whose = " ".join(f"WHEN {each} THEN {number}" for number, each in enumerate(conditions))
-    hashed = rows.where(within).select(_hash(rows.schema).alias("hash"), expr(f"CASE {whose} END").alias("whose"))
+    if not singles:
+        return []
+    whole = replace(singles[0], members=tuple(member for each in singles for member in each.members))
+    whose = " ".join(f"WHEN {each.condition} THEN {number}" for number, each in enumerate(singles))
+    hashed = rows.where(whole.condition).select(
+        _hash(rows.schema).alias("hash"), expr(f"CASE {whose} END").alias("whose")
+    )
     summed = hashed.groupBy("whose").agg(expr("count(*) AS number"), expr("sum(hash) AS total")).collect()
     found = {row.whose: f"{row.number} rows {row.total}" for row in summed}
-    return [found.get(number, "0 rows") for number in range(len(conditions))]
+    return [found.get(number, "0 rows") for number in range(len(singles))]
 
 
 def _digest(rows: Any, condition: str) -> Any:
