@@ -10,6 +10,7 @@ from retrofill.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,
     ErrorInfo,
+    PublishedOutput,
     Report,
     RunBaseChanged,
     RunBegan,
@@ -24,6 +25,7 @@ from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.task_run import TaskState
 from run_starter.executors import LaunchRequest, RunToDo, TimedOut
 from tests.simulation.hanging import hang
+from tests.simulation.places import Ended
 from tests.simulation.servers import wire
 
 if TYPE_CHECKING:
@@ -290,10 +292,13 @@ class Driver:
             error = ErrorInfo(type="TableRefuses", message="its column has another type now")
             return RunReported(**self._about(run), state="failed", error=error)
         places = self.world.places
-        if places.publish(self.launch, run):
-            return RunReported(**self._about(run), state="succeeded")
-        changed = places.of(run)
-        return RunBaseChanged(**self._about(run), changed=(changed,), bases=(places.base(changed),))
+        ended, path = places.publish(self.launch, run), places.of(run)
+        if ended == Ended.CHANGED:
+            return RunBaseChanged(**self._about(run), changed=(path,), bases=(places.base(path),))
+        if ended == Ended.PUBLISHED_AGAIN:
+            error = ErrorInfo(type="PublishedAgain", message=f"{path} was changed since")
+            return RunReported(**self._about(run), state="failed", error=error)
+        return RunReported(**self._about(run), state="succeeded", published=(PublishedOutput(name=path),))
 
     def beat(self) -> bool:
         sent = self._clock()

@@ -22,6 +22,7 @@ from tests.simulation.checks.publishing import Publishing
 from tests.simulation.checks.reviews import Reviews
 from tests.simulation.checks.suspects import Suspects
 from tests.simulation.checks.timeouts import Timeouts
+from tests.simulation.checks.undos import Undos
 from tests.simulation.checks.waiting import Waiting
 from tests.simulation.memory.rows import Tx
 
@@ -65,6 +66,7 @@ class Oracle:
             self.listed,
             Answered(world),
             self.waiting,
+            Undos(world),
         ]
         self.checked = 0
         world.database.on_commit.append(self._committed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from run_starter.executors import LaunchRequest, RunToDo
@@ -12,12 +13,22 @@ if TYPE_CHECKING:
 NOTHING = "nothing"
 
 
+class Ended(Enum):
+    """How a publication ended. ``CHANGED``: by somebody else, since the review. ``PUBLISHED_AGAIN``: since what is undone."""
+
+    PUBLISHED = auto()
+    CHANGED = auto()
+    PUBLISHED_AGAIN = auto()
+
+
 class Places:
     """The content of each place, by its path. All pipelines publish to the same places."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._content: dict[str, str] = {}
+        # By run, what its publication replaced.
+        self._replaced: dict[int, str] = {}
         self._changes = 0
 
     @staticmethod
@@ -33,15 +44,24 @@ class Places:
         self._content[path] = f"somebody's {self._changes}"
         self._world.injected["a place is changed by somebody"] += 1
 
-    def publish(self, launch: LaunchRequest, run: RunToDo) -> bool:
-        """Publish there in one step, as Iceberg does. Returns whether it is as approved, or is the run's already."""
+    def publish(self, launch: LaunchRequest, run: RunToDo) -> Ended:
+        """Publish there in one step, as Iceberg does. An undo puts back what was replaced."""
         path, before = self.of(run), self.base(self.of(run))
-        own = f"run {run.id}"
-        if run.bases and run.bases != (before,) and before != own:
-            return False
+        if run.id in self._replaced:
+            return Ended.PUBLISHED
+        if run.bases and run.bases != (before,):
+            return Ended.CHANGED
+        if run.restores is not None and before != _by(run.restores) and not run.over_changes:
+            return Ended.PUBLISHED_AGAIN
         row = self._world.oracle.reviews.row("run", "id", run.id)
         # The place refuses a publisher that was replaced.
-        if (row["attempt_id"], row["state"]) == (launch.attempt_id, "publishing") and before != own:
+        if (row["attempt_id"], row["state"]) == (launch.attempt_id, "publishing"):
             self._world.oracle.reviews.published(run, before)
-            self._content[path] = own
-        return True
+            self._content[path] = _by(run.id) if run.restores is None else self._replaced[run.restores]
+            self._world.injected["a run undoes another"] += run.restores is not None
+            self._replaced[run.id] = before
+        return Ended.PUBLISHED
+
+
+def _by(run_id: int) -> str:
+    return f"run {run_id}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from retrofill.contract.backfills import (
@@ -13,16 +14,18 @@ from retrofill.contract.backfills import (
     BackfillPublishRequested,
     BackfillRequested,
     BackfillResumeRequested,
+    BackfillUndoRequested,
 )
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import WATCHER, Topic
 from retrofill.domain.budget import Budget
 from retrofill.domain.names import MAX_BATCH
 from retrofill.domain.pipeline import PipelineDefinition
-from tests.simulation.checks.base import REST
+from tests.simulation.checks.base import ENDED, REST
 from tests.simulation.commands import Commands
 from tests.simulation.faults import Faults
 from tests.simulation.hanging import KINDS, limited
+from tests.simulation.memory.rows import Tx
 from tests.simulation.scheduler import Stuck
 from tests.simulation.world import World
 from tests.support.definitions import alert, daily
@@ -61,6 +64,8 @@ class Scenario:
         self._long: set[str] = set()
         # By pipeline: what has a time limit.
         self._limits: dict[str, str | None] = {}
+        # The backfill of which another one is a repetition, by the beginning of its id.
+        self._repeats: dict[str, str] = {}
         self._pipelines = [f"p{n}" for n in range(self._random.choice(world.size.pipelines))]
 
     def decide_failures(self) -> None:
@@ -80,6 +85,7 @@ class Scenario:
         """Plan all client actions at random times."""
         self.decide_failures()
         self._commands.watch()
+        self._world.database.on_commit.append(self._see_ends)
         for name in self._pipelines:
             self._at(0.0, lambda name=name: self.apply(name))
         size, busy = self._world.size, self.busy_seconds
@@ -154,20 +160,56 @@ class Scenario:
         partition = self._random.randrange(self._world.partitions) if wrong else None
         self._world.publish(Topic.PIPELINES, name, PipelineApplied(pipeline=self.definition(name)), partition=partition)
 
-    def request(self) -> None:
-        """Request a backfill, sometimes twice or on the wrong partition."""
+    def _see_ends(self, tx: Tx) -> None:
+        """Undo some backfills that have ended, or think that they have; request others again, perhaps by another schedule."""
+        for table, old, new in tx.changes:
+            if table not in ("backfill", "run") or not old or not new:
+                continue
+            if old["state"] == new["state"] or new["state"] not in ENDED[table]:
+                continue
+            if table == "run" and new["published"] is not None and self._random.random() < 0.02:
+                self._at(self._random.random(), partial(self._undo, new["backfill_id"]))
+            if table == "backfill" and new["undoes"] is None:
+                what = self._random.random()
+                if what < 0.15:
+                    self._at(self._random.random() * 3.0, partial(self._undo, new["id"]))
+                # Of what may have been published again.
+                if what < 0.5 and (earlier := self._repeats.get(new["id"].partition("-")[0])):
+                    self._at(self._random.random(), partial(self._undo, earlier))
+                if not 0.05 < what < 0.9:
+                    self._at(self._random.random() * 6.0, partial(self._again, new))
+
+    def _undo(self, id: str) -> None:
+        self.ids.append(f"u{len(self.ids)}-{id}")
+        undo = BackfillUndoRequested.model_validate(
+            {
+                "undoes": id,
+                "from": self._random.choice([None, None, "2020-01-02"]),
+                "publish": self._random.choice(["at_once", "at_once", "review"]),
+            }
+        )
+        self._world.publish(Topic.BACKFILL_REQUESTS, self.ids[-1], undo, times=self._random.choice([1, 1, 2]))
+
+    def _again(self, backfill: Mapping[str, Any]) -> None:
+        if self._random.random() < 0.5:
+            self.apply(backfill["pipeline"])
+        self._repeats[f"b{len(self.ids)}"] = backfill["id"]
+        self.request(backfill["pipeline"], sorted(self._world.requested[backfill["id"]]))
+
+    def request(self, pipeline: str | None = None, again: Sequence[datetime] = ()) -> None:
+        """Request a backfill, sometimes twice or on the wrong partition. ``again``: of these dates."""
         id = f"b{len(self.ids)}-{self._random.randint(0, 99)}"
         self.ids.append(id)
         first = FIRST + timedelta(days=self._random.randint(0, 3))
-        pipeline = self._random.choice(self._pipelines)
+        pipeline = pipeline or self._random.choice(self._pipelines)
         days = self._random.choice(self._world.size.days)
         if pipeline in self._long and self._random.random() < 0.5:
             days += 7
         dates = [first + timedelta(days=n) for n in range(days)]
         asked: dict[str, Any] = {"from": dates[0].date().isoformat(), "to": dates[-1].date().isoformat()}
-        if self._random.random() < 0.3:
+        if again or self._random.random() < 0.3:
             # With gaps.
-            dates = self._random.sample([FIRST + timedelta(days=n) for n in range(days + 3)], days)
+            dates = [*again] or self._random.sample([FIRST + timedelta(days=n) for n in range(days + 3)], days)
             asked = {"intervals": [each.date().isoformat() for each in dates]}
         self._world.requested[id] = set(dates)
         request = BackfillRequested.model_validate(
@@ -272,20 +314,19 @@ def run_until_drained(world: World, scenario: Scenario, end: float) -> None:
     """
     while True:
         scenario.go_on()
-        _drain(world, end)
+        _drain(world, scenario, end)
         if not any(row["state"] in REST for row in world.database.rows("backfill")):
             return
 
 
-def _drain(world: World, end: float) -> None:
+def _drain(world: World, scenario: Scenario, end: float) -> None:
+    def drained() -> bool:
+        return not scenario.left and not world.waiting_for_kafka and world.oracle.drained()
+
     scheduler = world.scheduler
-    scheduler.run(_seldom(lambda: scheduler.now >= end or _drained(world)))
-    if not _drained(world):
+    scheduler.run(_seldom(lambda: scheduler.now >= end or drained()))
+    if not drained():
         raise Stuck(f"it does not drain: {world.oracle.waiting.what()}")
-
-
-def _drained(world: World) -> bool:
-    return not world.waiting_for_kafka and world.oracle.drained()
 
 
 def _seldom(over: Callable[[], bool]) -> Callable[[], bool]:

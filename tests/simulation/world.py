@@ -185,20 +185,20 @@ class World:
     # reported by drivers and callback targets
 
     def fails(self, launch: LaunchRequest, run: RunToDo) -> bool:
-        """Whether user code fails for this interval."""
-        return (launch.pipeline.name, run.interval_start) in self.failing - self.fixed
+        """Whether user code fails for this interval. An undo has none."""
+        return run.restores is None and (launch.pipeline.name, run.interval_start) in self.failing - self.fixed
 
     def kills(self, launch: LaunchRequest, run: RunToDo) -> bool:
         """Whether user code ends the Spark server for this interval."""
-        return (launch.pipeline.name, run.interval_start) in self.killing
+        return run.restores is None and (launch.pipeline.name, run.interval_start) in self.killing
 
     def hangs(self, launch: LaunchRequest, run: RunToDo) -> bool:
         """Whether user code does not end by itself for this interval."""
-        return (launch.pipeline.name, run.interval_start) in self.hanging
+        return run.restores is None and (launch.pipeline.name, run.interval_start) in self.hanging
 
     def stages(self, run: RunToDo) -> bool:
-        """Whether user code stages its output: every second run does."""
-        return run.id % 2 == 0
+        """Whether a run stages its output: every second one does, and each that undoes another."""
+        return run.restores is not None or run.id % 2 == 0
 
     def puts_off(self) -> bool:
         """Whether an output cannot be published now. Once the faults are over, each can."""

@@ -22,7 +22,8 @@ def is_undo(code: Mapping[str, Any]) -> bool:
 def undo_of(definition: PipelineDefinition) -> PipelineDefinition:
     """The definition by which a backfill that was planned with ``definition`` is undone.
 
-    Spark, its settings and the limits stay the same. Deadlines are for the tasks' work.
+    Spark, its settings and the limits stay the same. Deadlines and the time limit of runs are for the tasks' work: nobody
+    could raise them for an undo.
     """
     return definition.model_copy(
         update={
@@ -33,6 +34,7 @@ def undo_of(definition: PipelineDefinition) -> PipelineDefinition:
             "batch_size": UNDO_BATCH,
             "batch_target_seconds": None,
             "deadlines": (),
+            "run_timeout_seconds": None,
         }
     )
 

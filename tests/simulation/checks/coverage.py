@@ -20,7 +20,11 @@ class Coverage(Check):
     def committed(self, tx: Tx) -> None:
         new = {after["id"]: after for before, after in changed(tx, "backfill") if before is None and after is not None}
         for _, interval in changed(tx, "backfill_interval"):
-            if interval is not None and interval["backfill_id"] in new:
+            if (
+                interval is not None
+                and interval["backfill_id"] in new
+                and new[interval["backfill_id"]]["undoes"] is None
+            ):
                 self._decided(new[interval["backfill_id"]], interval)
 
     def _decided(self, backfill: Values, interval: Values) -> None:
@@ -30,6 +34,8 @@ class Coverage(Check):
             if run["pipeline_no"] == backfill["pipeline_no"]
             and run["state"] in ("succeeded", "failed")
             and run["superseded_by"] is None
+            and run["restores"] is None
+            and run["undone_by"] is None
             and run["backfill_id"] != backfill["id"]
         ]
         behavior, start, end = backfill["reprocess_behavior"], interval["interval_start"], interval["interval_end"]

@@ -38,6 +38,10 @@ class Endings(Check):
                 self._outcome(backfill, run)
 
     def _outcome(self, backfill: Values, run: Values) -> None:
+        if run["restores"] is not None and run["state"] != "cancelled":
+            why = (run["error"] or {}).get("type")
+            self.require(why in (None, "DriverLost", "PublishedAgain"), lambda: f"{run} failed, which no undo does")
+            return
         interval = (backfill["pipeline"], run["interval_start"])
         fails, fixed = interval in self.world.failing, interval in self.world.fixed
         hangs = interval in self.world.hanging

@@ -25,6 +25,8 @@ class Listed(Check):
                 facts.update((new["id"], place) for place, _ in self._listed(new["backfill_id"], "run_failed"))
         for old, new in changed(tx, "backfill"):
             if old is not None and new is not None and new["state"] in ENDS and old["state"] != new["state"]:
+                if new["undoes"] is not None and new["state"] == "succeeded":
+                    continue  # the data that was announced is gone
                 occasion = ENDS[new["state"]]
                 facts.update((new["id"], place, occasion, name) for place, name in self._listed(new["id"], occasion))
         rows = [(name, new) for name, old, new in tx.changes if old is None and new is not None]

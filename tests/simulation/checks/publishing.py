@@ -44,7 +44,8 @@ class Publishing(Check):
     def _run(self, step: Step, old: Values, new: Values) -> None:
         before, after = old["state"], new["state"]
         if before in ("publishing", "staged") and after == "failed":
-            refused = (new["error"] or {}).get("type") == "TableRefuses"
+            why = (new["error"] or {}).get("type")
+            refused = why == "TableRefuses" or (why == "PublishedAgain" and new["restores"] is not None)
             said = self.world.oracle.attempts.said[old["attempt_id"], new["id"], "failed"]
             self.require(
                 refused and said > 0, lambda: f"accepted output fails though no table refused it: {old} to {new}"

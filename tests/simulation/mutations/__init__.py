@@ -19,6 +19,7 @@ from tests.simulation.mutations import (
     retrying,
     reviewing,
     starting,
+    undoing,
     watching,
 )
 from tests.simulation.mutations.patch import Patch, Patches
@@ -39,6 +40,8 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             planning.overlaps_are_left_to_the_constraint,
             planning.hulls_are_compared,
             planning.intervals_are_compared_by_their_starts,
+            undoing.undoes_what_was_published_again,
+            undoing.undone_runs_count,
         ),
     ),
     4: (
@@ -133,6 +136,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             watching.decided_more_than_once,
             watching.any_end_is_called,
             watching.lost_runs_are_called,
+            undoing.undos_are_announced_as_success,
             watching.failures_join_what_was_called,
             retrying.new_runs_without_deadlines,
             retrying.deadlines_of_replaced_runs_fire,
