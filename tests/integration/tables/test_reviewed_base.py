@@ -218,7 +218,8 @@ def replaced(target: Any) -> None:
 
 
 def moved_and_back(target: Any) -> None:
-    path(target).rename(path(target, "..", "aside")).rename(path(target))
+    # A name by way of the directory itself would be gone with it.
+    path(target).rename(path(target).with_name("aside")).rename(path(target))
 
 
 class Folder(Target):
