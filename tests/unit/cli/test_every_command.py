@@ -11,7 +11,7 @@ from tests.support.terminal import Cli
 from typer.core import TyperCommand, TyperGroup
 
 from retrofill.cli.completion import Shell
-from retrofill.cli.main import app
+from retrofill.cli.main import command_line
 
 # What it runs or prints is no data: a service or the console in the foreground, and a script for the shell.
 WITHOUT = {"service", "console", "completion"}
@@ -25,7 +25,7 @@ def commands(command: TyperCommand | TyperGroup, path: str = "") -> Iterator[tup
         yield path, command
 
 
-ALL = dict(commands(typer.main.get_command(app)))  # type: ignore[arg-type]
+ALL = dict(commands(typer.main.get_command(command_line())))  # type: ignore[arg-type]
 
 
 def test_the_walk_finds_all() -> None:
