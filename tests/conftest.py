@@ -39,8 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("any machine", deadline=None)
     hypothesis.settings.load_profile("any machine")
     # Java processes live for about a minute here. The optimizing JIT would only take CPU from the
-    # tests.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    # tests. Without it there is a fifth of the room for compiled code: Spark would fill that, and spend
+    # more than half of its time on making room in it and on compiling the same again.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m")
     config.stash[WATCHER] = reaper.watch()
 
 
