@@ -8,11 +8,12 @@ import signal
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
-from tests.support import reaper
+from tests.support import reaper, scheduling
 from tests.support.forks import Nursery
 from tests.support.installation import Installation
 from tests.support.servers import Servers
@@ -38,8 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("any machine", deadline=None)
     hypothesis.settings.load_profile("any machine")
     # Java processes live for about a minute here. The optimizing JIT would only take CPU from the
-    # tests.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    # tests. Without it there is a fifth of the room for compiled code: Spark would fill that, and spend
+    # more than half of its time on making room in it and on compiling the same again.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m")
     config.stash[WATCHER] = reaper.watch()
 
 
@@ -66,7 +68,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         or (ON_CONTAINERS and (item.get_closest_marker("embedded") or item.get_closest_marker("spark")))
     ]
     config.hook.pytest_deselected(items=excluded)
-    items[:] = [item for item in items if item not in excluded]
+    left = set(items).difference(excluded)
+    # Keeps the order within a file.
+    items[:] = sorted((item for item in items if item in left), key=lambda item: scheduling.place(_file(item)))
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadfile``, tests that share a server go to one worker, unless they are so many as with ``--long``."""
+    if config.getoption("dist") != "loadfile" or config.getoption("--long"):
+        return None
+    return scheduling.BySharedServer(config, log)
 
 
 def _needs_servers(item: pytest.Item) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from tests.chaos.plays import SHORT
 from tests.chaos.running import run
 from tests.chaos.servers import OwnServers
+from tests.support.forks import Nursery
 from tests.support.installation import Installation
 
 SEED = 11
@@ -21,6 +22,8 @@ def own() -> Iterator[tuple[OwnServers, Installation]]:
     """Servers that may be killed, and an installation on them."""
     with tempfile.TemporaryDirectory(prefix="retrofill-tests-") as home:
         servers = OwnServers(Path(home))
+        # As in other tests: it starts services again and again.
+        servers.nursery = Nursery()
         try:
             servers.start()
             made = servers.installation()
@@ -29,6 +32,7 @@ def own() -> Iterator[tuple[OwnServers, Installation]]:
             finally:
                 made.close()
         finally:
+            servers.nursery.close()
             servers.stop()
 
 

@@ -46,6 +46,7 @@ def quiet(stack: Installation, id: str) -> None:
     until(lambda: not stack.query("SELECT id FROM attempt WHERE slot IS NOT NULL AND backfill_id = %s", id), "quiet")
 
 
+@pytest.mark.long
 def test_failed_runs_pause_a_backfill_once_until_it_gets_a_larger_budget(stack: Installation) -> None:
     id = request(stack, failed_runs=2)
     stack.start("instant-starter", INSTANT_FAIL=",".join(DAYS), INSTANT_SECONDS="0.3")

@@ -172,6 +172,7 @@ def test_a_server_that_is_gone_is_told_in_time(s3: S3, archive: Archive, monkeyp
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.long
 def test_processes_of_a_machine_fetch_it_once(s3: S3, archive: Archive, tmp_path: Path) -> None:
     opened(s3.environment()).put(archive)
     home = tmp_path / "home"
@@ -187,6 +188,7 @@ def test_processes_of_a_machine_fetch_it_once(s3: S3, archive: Archive, tmp_path
     assert [path.name for path in (home / "code-cache").iterdir()] == [archive.sha256]
 
 
+@pytest.mark.long
 def test_a_killed_fetch_leaves_nothing_and_blocks_nobody(s3: S3, archive: Archive, tmp_path: Path) -> None:
     opened(s3.environment()).put(archive)
     home = tmp_path / "home"

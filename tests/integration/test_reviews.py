@@ -10,6 +10,7 @@ from tests.support.definitions import alert, daily
 from tests.support.events import Event
 from tests.support.installation import Installation, until
 from tests.support.terminal import Cli, cli
+from tests.support.tiers import some
 
 from retrofill.contract.backfills import (
     BackfillCancelRequested,
@@ -84,7 +85,10 @@ def test_nothing_is_published_before_the_review_and_all_of_it_once_after(stack: 
     assert begun["runs"] == {"staged": 4}
 
 
-@pytest.mark.parametrize("wish", [BackfillDiscardRequested(), BackfillCancelRequested()], ids=lambda wish: wish.type)
+WISHES = [BackfillDiscardRequested(), BackfillCancelRequested()]
+
+
+@pytest.mark.parametrize("wish", some(WISHES, WISHES[0]), ids=lambda wish: wish.type)
 def test_what_is_discarded_is_never_published(stack: Installation, tmp_path: Path, wish: Message) -> None:
     id = review(stack)
     stack.wait_state(id, "in_review")
@@ -153,7 +157,7 @@ SECOND = {
 }
 
 
-@pytest.mark.parametrize("end", SECOND)
+@pytest.mark.parametrize("end", some(SECOND, "published", "cancelled"))
 def test_what_somebody_corrected_during_a_review_is_reviewed_again(
     stack: Installation, tmp_path: Path, end: str
 ) -> None:

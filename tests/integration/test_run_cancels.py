@@ -53,6 +53,7 @@ def attempts_of(stack: Installation, id: str) -> list[dict[str, Any]]:
     return stack.query("SELECT * FROM attempt WHERE backfill_id = %s ORDER BY id", id)
 
 
+@pytest.mark.long
 def test_a_queued_run_of_a_paused_backfill_is_cancelled_at_once_and_the_others_go_on(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=1, deadlines=[alert("late", "RUN_QUEUED_AT", 3600)]))
     id = stack.request("p", "2020-01-01", "2020-01-05")
@@ -78,7 +79,7 @@ def test_a_queued_run_of_a_paused_backfill_is_cancelled_at_once_and_the_others_g
     assert end.body["message"] == "of 5 runs: 1 cancelled"
 
 
-@pytest.mark.parametrize(("day", "mode"), some(LIVE, LIVE[0], LIVE[-1]))
+@pytest.mark.parametrize(("day", "mode"), some(LIVE, LIVE[0]))
 def test_a_run_of_a_live_attempt_ends_it_and_the_others_are_queued_unsplit(
     stack: Installation, day: str, mode: str
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_failed_run_is_replaced_while_paused_and_the_backfill_succeeds(stack: 
     ]
 
 
+@pytest.mark.long
 def test_the_reply_starts_the_new_run_beside_a_live_one(stack: Installation) -> None:
     """The backfill does not end before both have."""
     stack.apply(daily(max_active_runs=2))

@@ -43,6 +43,7 @@ def kept(stack: Installation) -> set[tuple[Any, ...]]:
     return {tuple(row.values()) for row in rows}
 
 
+@pytest.mark.long
 def test_a_run_that_hangs_fails_with_the_reason_and_the_rest_of_its_batch_goes_on(stack: Installation) -> None:
     stack.apply(
         daily(

@@ -11,6 +11,7 @@ import pytest
 from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.sampling import work_of
+from tests.support.tiers import some
 
 from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested
 from retrofill.contract.runs import AttemptEnded, ErrorInfo
@@ -35,7 +36,7 @@ def all_over(stack: Installation, id: str) -> list[dict[str, Any]]:
     return attempts_of(stack, id)
 
 
-@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("backwards", some([False, True], True))
 def test_an_attempt_executes_several_runs_one_by_one_in_order(stack: Installation, backwards: bool) -> None:
     stack.apply(daily(max_active_runs=2, batch_size=4))
     log = stack.settings.home / "work"
@@ -76,7 +77,7 @@ def test_intervals_with_a_gap_between_them_are_not_executed_together(stack: Inst
     assert spans[0] == (0, 2)
 
 
-@pytest.mark.parametrize("wish", ["continue", "pause"])
+@pytest.mark.parametrize("wish", some(["continue", "pause"], "continue"))
 def test_a_failed_run_ends_its_attempt_and_the_others_are_queued_unchanged(stack: Installation, wish: str) -> None:
     stack.apply(daily(max_active_runs=1, batch_size=10))
     stack.start("instant-starter", INSTANT_FAIL="2020-01-03")

@@ -97,6 +97,7 @@ def test_suspects_are_retried_alone_and_one_at_a_time_on_their_server(
     assert stack.value("SELECT sum(lost_attempts) FROM run") == 0
 
 
+@pytest.mark.long
 def test_a_run_that_ends_the_server_each_time_fails_alone(stack: Installation) -> None:
     """Each time, the runs beside it are lost too, which does not count."""
     starter(stack, RETROFILL_MAX_LOST_ATTEMPTS="2")

@@ -18,10 +18,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from retrofill.contract.topics import SERVICES
 
@@ -125,6 +127,9 @@ def serve(requests: socket.socket) -> None:
     """Fork until the other end closes."""
     for module in PRELOADED:
         importlib.import_module(module)
+    # Once here, rather than in each fork.
+    for model in _below(BaseModel):
+        model.model_rebuild()
     # The collector must not touch, and so copy, what all forks share.
     gc.freeze()
     woken, wakes = os.pipe()
@@ -141,6 +146,11 @@ def serve(requests: socket.socket) -> None:
             if not (line := lines.readline()):
                 return
             _tell(requests, forked=_fork(json.loads(line), requests, (woken, wakes)))
+
+
+def _below(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for each in model.__subclasses__():
+        yield from (each, *_below(each))
 
 
 def _tell_ended(requests: socket.socket) -> None:

@@ -8,9 +8,9 @@ from tests.support.doc_commands import mentioned, shown, words_of
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from retrofill.cli.main import app
+from retrofill.cli.main import command_line
 
-COMMAND = typer.main.get_command(app)
+COMMAND = typer.main.get_command(command_line())
 
 
 def test_pages_show_commands() -> None:

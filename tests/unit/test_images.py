@@ -13,13 +13,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "deploy" / "requirements"
 OWN = ("retrofill", "backfill_planner", "callback_runner", "deadline_watcher", "retrofill_console", "run_starter")
-# Imports the last argument, a module or a script, and refuses the packages that are named before it.
+# Imports the last argument, a module or a script, and refuses the packages that are named before it. With a colon, it
+# calls the module's function.
 IMPORT = """
-import runpy, sys
+import importlib, runpy, sys
 *absent, wanted = sys.argv[1:]
 for name in absent:
     sys.modules[name] = None  # which makes its import an ImportError
-runpy.run_path(wanted, run_name="image") if wanted.endswith(".py") else __import__(wanted)
+if wanted.endswith(".py"):
+    runpy.run_path(wanted, run_name="image")
+else:
+    module, _, function = wanted.partition(":")
+    made = importlib.import_module(module)
+    getattr(made, function)() if function else None
 """
 
 
@@ -31,7 +37,7 @@ runpy.run_path(wanted, run_name="image") if wanted.endswith(".py") else __import
         ("services", "callback_runner.__main__"),
         ("services", "retrofill_console.__main__"),
         ("spark", "run_starter.__main__"),
-        ("spark", "retrofill.cli.main"),
+        ("spark", "retrofill.cli.main:command_line"),
         ("spark", "deploy/spark.py"),
     ],
 )

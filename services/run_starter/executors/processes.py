@@ -108,17 +108,18 @@ def kill_later(process: subprocess.Popen[str]) -> None:
 
 
 def _family(pid: int) -> list[psutil.Process]:
+    """The process and its descendants, each after its parent."""
     try:
         parent = psutil.Process(pid)
-        return [*parent.children(recursive=True), parent]
+        return [parent, *parent.children(recursive=True)]
     except (psutil.Error, OSError):
         # It is gone, or too many files are open.
         return []
 
 
 def _start_killing(pid: int, family: Sequence[psutil.Process]) -> None:
+    everyone = list(dict.fromkeys([*_family(pid), *family]))
     # No daemon: what does not end by itself would survive a run-starter that stops meanwhile.
-    everyone = {*_family(pid), *family}
     try:
         threading.Thread(target=_kill, args=(pid, everyone), name="killer", daemon=False).start()
     except RuntimeError:
@@ -129,6 +130,7 @@ def _kill(pid: int, family: Collection[psutil.Process]) -> None:
     """Kill the driver's session, and what is left of the other sessions a moment later.
 
     A script's helper leads its own. Only if it sees its driver go, it ends the script's application in the cluster.
+    Parents are killed first: one that sees its child die exits by itself, with a status that says nothing of a kill.
     """
     own = [each for each in family if _session(each) == pid]
     _kill_all(own)

@@ -35,7 +35,7 @@ class Undecodable(Exception):
 class Facts(BaseModel):
     """Data inside messages. Unknown fields are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, defer_build=True)
 
     @model_validator(mode="after")
     def _numbers_that_fit(self) -> Self:

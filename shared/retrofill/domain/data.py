@@ -17,4 +17,4 @@ Name = Annotated[str, AfterValidator(check_name), WithJsonSchema(NAME_SCHEMA)]
 class Data(BaseModel):
     """Immutable data. Unknown fields are ignored, as they may be from newer writers."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_enum_values=False)
+    model_config = ConfigDict(frozen=True, extra="ignore", use_enum_values=False, defer_build=True)

@@ -49,7 +49,7 @@ def prepare(
         draft.rename(data)
     write(properties, values)
     return [
-        str(java), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4", "-Djava.awt.headless=true",
+        str(java), "-Xmx512m", "-XX:+UseSerialGC", "-Djava.awt.headless=true",
         "-cp", f"{jars}/*", "kafka.Kafka", str(properties),
     ]  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 from tests.integration.driver.world import World, submitting, world
-from tests.support.tiers import some
 
 from retrofill.contract.topics import Topic
 
@@ -33,7 +32,8 @@ days.write.partitionBy("day").parquet(sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("way", some(["function", "script"], "script"))
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["function", "script"])
 def test_of_the_days_that_stage_their_root_one_is_published_and_the_next_is_told(
     way: str, request: pytest.FixtureRequest
 ) -> None:

@@ -57,6 +57,7 @@ def errors(world: World) -> list[object]:
     return [event.body["error"] for event in world.installation.events(Topic.RUN_REPORTS) if event.body.get("error")]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_lost_publisher_of_a_catalog_that_only_the_pipeline_knows_is_replaced(
     submitting: World, tmp_path: Path

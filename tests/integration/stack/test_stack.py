@@ -88,14 +88,13 @@ def _eventually(holds: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Home]]:
-    """Two stacks started at the same time; the second one's path is too long for a Unix socket."""
+    """Two homes; the first one's path is too long for a Unix socket, and its stack is started."""
     made = (
-        Home(tmp_path_factory.mktemp("one")),
-        Home(tmp_path_factory.mktemp("two") / ("a folder of a long name " * 4).strip()),
+        Home(tmp_path_factory.mktemp("one") / ("a folder of a long name " * 4).strip()),
+        Home(tmp_path_factory.mktemp("two")),
     )
     try:
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda home: home.ok("up"), made))
+        made[0].ok("up")
         yield made
     finally:
         for home in made:
@@ -109,6 +108,15 @@ def one(homes: tuple[Home, Home]) -> Home:
     """The first stack, running."""
     homes[0].ok("up")
     return homes[0]
+
+
+@pytest.fixture
+def both(homes: tuple[Home, Home]) -> tuple[Home, Home]:
+    """Both stacks, started at the same time."""
+    homes[0].ok("down")
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda home: home.ok("up"), homes))
+    return homes
 
 
 def test_everything_runs_on_loopback_and_up_again_changes_nothing(one: Home) -> None:
@@ -159,9 +167,8 @@ def test_killed_parts_are_started_again(one: Home) -> None:
 
 
 @pytest.mark.long
-def test_two_homes_side_by_side_share_nothing(homes: tuple[Home, Home]) -> None:
-    one, two = homes
-    one.ok("up")
+def test_two_homes_side_by_side_share_nothing(both: tuple[Home, Home]) -> None:
+    one, two = both
     assert one.bootstrap() != two.bootstrap()
     assert one.status()["spark"] != two.status()["spark"]
     assert not {process.pid for process in one.processes()} & {process.pid for process in two.processes()}

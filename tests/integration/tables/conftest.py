@@ -9,11 +9,14 @@ import pytest
 from tests.support.lake import FORMATS, Lake, server
 from tests.support.tiers import some
 
+# Compiling code for each expression takes longer than evaluating it for a few rows. With --long, Spark is as users have it.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
 
 @pytest.fixture(scope="session")
-def table_server() -> Iterator[str]:
+def table_server(pytestconfig: pytest.Config) -> Iterator[str]:
     """The address of the server."""
-    with server() as remote:
+    with server(**({} if pytestconfig.getoption("--long") else INTERPRETED)) as remote:
         yield remote
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 from tests.support.lake import FORMATS, Attempt, Lake, PublicationFailed, Publisher
+from tests.support.tiers import some
 
 from retrofill.driver.tables.output import TableOutput
 
 # The two formats fence a group in different ways.
-pytestmark = pytest.mark.parametrize("lake", FORMATS, indirect=True)
+in_both = pytest.mark.parametrize("lake", FORMATS, indirect=True)
+in_iceberg = pytest.mark.parametrize("lake", some(FORMATS, "iceberg"), indirect=True)
+STOPS = ("table:look", "table:commit", "table:drop")
 
 DAYS = 5
 
@@ -24,6 +28,7 @@ def staged(lake: Lake, days: int = DAYS, first: int = 1, **more: int) -> Attempt
     return attempt
 
 
+@in_both
 def test_a_range_is_one_commit_and_its_neighbours_stay(lake: Lake) -> None:
     neighbours = lake.attempt(run_id=90, day=9)
     neighbours.stage(lake.table, "neighbour", day="2013-01-09")
@@ -34,7 +39,12 @@ def test_a_range_is_one_commit_and_its_neighbours_stay(lake: Lake) -> None:
     assert (versions, lake.commits(), lake.staged()) == ([lake.version()] * DAYS, 2, [])
 
 
-@pytest.mark.parametrize("stop", ["table:look", "table:commit", "table:drop"])
+# That permission is asked for, and that what is published is not dropped, is the same for a single run (test_fences.py).
+@pytest.mark.parametrize(
+    ("lake", "stop"),
+    some(itertools.product(FORMATS, STOPS), *((format, "table:commit") for format in FORMATS)),
+    indirect=["lake"],
+)
 def test_a_publisher_of_a_range_that_wakes_up_after_a_later_run_changes_nothing(lake: Lake, stop: str) -> None:
     first = staged(lake)
     former = Publisher(first).until(stop)
@@ -53,6 +63,7 @@ def staged_by(lake: Lake, first: Attempt) -> Attempt:
     return lake.attempt(run_id=first.run.id, attempt_id=50, number=1, runs=len(first.launch.runs))
 
 
+@in_iceberg
 def test_a_publisher_of_a_range_whose_permission_ends_between_two_groups_leaves_the_rest(lake: Lake) -> None:
     first = staged(lake)
     first.permitted = False
@@ -60,6 +71,7 @@ def test_a_publisher_of_a_range_whose_permission_ends_between_two_groups_leaves_
     assert (lake.content(), lake.commits()) == ([], 0)
 
 
+@in_iceberg
 def test_a_range_whose_staged_rows_are_gone_is_refused_at_once_and_nobody_publishes_it_later(lake: Lake) -> None:
     first = staged(lake)
     former = Publisher(first).until("table:commit")
@@ -71,6 +83,7 @@ def test_a_range_whose_staged_rows_are_gone_is_refused_at_once_and_nobody_publis
     assert lake.content() == []
 
 
+@in_iceberg
 def test_days_of_a_range_that_somebody_changed_are_not_undone_and_the_others_are(lake: Lake) -> None:
     """The undone range was one commit, and the undo is one as far as it goes."""
     before = staged(lake)

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 from tests.support.keyed import Keyed, Span, Table
 from tests.support.lake import FORMATS, Lake
-from tests.support.tiers import some
+from tests.support.tiers import covering, some
 
 from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn
 from retrofill.driver.tables.output import TableOutput
@@ -104,34 +104,6 @@ def is_cut(key: Keyed, span: Span) -> bool:
     return key.columns.get("at", ("", ""))[0] != "timestamp" and not span.is_alone(key)
 
 
-CELLS = list(dict.fromkeys(cells()))
-USUAL = [
-    cell
-    for cell in CELLS
-    if cell[1:4:2]
-    in {
-        ("timestamp", "long day"),
-        ("timestamp_ntz", "second of two hours"),
-        ("date", "short day"),
-        ("text of days", "end of a year"),
-        ("digits of days", "end of a year"),
-        ("numbers of days", "end of a year"),
-        ("months", "month"),
-        ("date and hour", "long day"),
-        ("year, month, day", "month"),
-        ("hours", "first of two hours"),
-    }
-    or cell[1:4] == ("timestamp", "unpartitioned", "hour in UTC")
-]
-
-
-@pytest.fixture(scope="module")
-def lakes(table_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Lake]]:
-    with ExitStack() as opened:
-        opened.enter_context(pytest.MonkeyPatch.context()).setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-        yield {each: opened.enter_context(Lake(table_server, each, tmp_path_factory.mktemp(each))) for each in FORMATS}
-
-
 def refusal(format: str, key: Keyed, layout: str, span: Span, session: str) -> str | None:
     """Why a cell must be refused."""
     types = [type for type, _ in key.columns.values()]
@@ -144,6 +116,34 @@ def refusal(format: str, key: Keyed, layout: str, span: Span, session: str) -> s
     if format == "iceberg" and layout != "by the key" and not ranges and len(inside) > 1:
         return "is not partitioned by"
     return None
+
+
+def values(cell: tuple[str, str, str, str, str]) -> Iterator[tuple[str, ...]]:
+    """What ``make test`` has at least once: each key and interval, and in each format each refusal, and published cells of
+    each type, layout and session.
+    """
+    format, key, layout, span, session = cell
+    why = refusal(format, KEYS[key], layout, SPANS[span], session)
+    if why is not None:
+        yield format, why
+        return
+    yield from (("key", key), ("span", span))
+    yield from ((format, layout), (format, session))
+    yield from ((format, type) for type, _ in KEYS[key].columns.values())
+    if (format, key, span, session) == ("delta", "timestamp", "hour in UTC", NEW_YORK):
+        # Delta reads the moment again in the session's zone, where the hour occurs twice.
+        yield ("twice",)
+
+
+CELLS = list(dict.fromkeys(cells()))
+USUAL = covering(CELLS, values)
+
+
+@pytest.fixture(scope="module")
+def lakes(table_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Lake]]:
+    with ExitStack() as opened:
+        opened.enter_context(pytest.MonkeyPatch.context()).setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        yield {each: opened.enter_context(Lake(table_server, each, tmp_path_factory.mktemp(each))) for each in FORMATS}
 
 
 @pytest.mark.parametrize(("format", "key", "layout", "span", "session"), some(CELLS, *USUAL))
@@ -194,7 +194,7 @@ def test_an_undo_restores_the_interval_alone(lakes: Mapping[str, Lake], format: 
         table.drop()
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", some(FORMATS, "iceberg"))
 def test_text_of_another_format_is_refused_until_the_format_is_named(lakes: Mapping[str, Lake], format: str) -> None:
     span = SPANS["end of a year"]
     digits = KEYS["digits of days"]

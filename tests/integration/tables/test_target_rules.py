@@ -255,7 +255,6 @@ IN_MAKE_TEST = {
     ("delta", "check"),
     ("delta", "generated"),
     ("delta", "identity always"),
-    ("delta", "identity by default"),
     ("delta", "names"),
     ("delta", "append only"),
     ("iceberg", "not null in an array"),

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from retrofill.cli.arguments import BackfillOptions
-from retrofill.cli.main import app
+from retrofill.cli.main import command_line
 from retrofill.client.command_line import as_json, command_of
 from retrofill.contract.backfills import BackfillRequested
 
@@ -19,7 +19,7 @@ RANGE = {"from": "2013-01-01", "to": "2013-01-31"}
 
 
 def understood(line: str) -> BackfillRequested:
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(command_line())
     words = shlex.split(line)[1:]
     while isinstance(command, TyperGroup):
         _, command, words = command.resolve_command(typer.Context(command), words)

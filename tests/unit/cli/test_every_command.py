@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from tests.support.terminal import Cli
 from typer.core import TyperCommand, TyperGroup
 
 from retrofill.cli.completion import Shell
-from retrofill.cli.main import app
+from retrofill.cli.main import MODULES, command_line
 
 # What it runs or prints is no data: a service or the console in the foreground, and a script for the shell.
 WITHOUT = {"service", "console", "completion"}
@@ -25,11 +26,28 @@ def commands(command: TyperCommand | TyperGroup, path: str = "") -> Iterator[tup
         yield path, command
 
 
-ALL = dict(commands(typer.main.get_command(app)))  # type: ignore[arg-type]
+ALL = dict(commands(typer.main.get_command(command_line())))  # type: ignore[arg-type]
 
 
 def test_the_walk_finds_all() -> None:
     assert {"runs logs", "runs show", "watch", "backfill show", "recover", "up"} <= set(ALL)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_has_the_commands_for_which_it_is_imported(module: str) -> None:
+    for name in MODULES[module]:
+        found: TyperGroup = typer.main.get_command(command_line([name, "--help"]))  # type: ignore[assignment]
+        assert tuple(found.commands) == MODULES[module]
+
+
+def test_the_version_needs_no_database_and_no_settings() -> None:
+    code = (
+        "import sys; sys.argv = ['retrofill', '--version']; import retrofill.cli.main as it\n"
+        "try: it.run()\nfinally: sys.exit(sorted({'sqlalchemy', 'psycopg', 'pydantic_settings'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "[]"
+    assert done.stdout.startswith("retrofill ")
 
 
 @pytest.mark.parametrize("path", sorted(ALL))

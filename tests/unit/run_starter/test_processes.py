@@ -99,6 +99,28 @@ def test_the_application_of_a_driver_that_does_not_listen_is_ended(
     until(world.is_over, "all have exited", seconds=20)
 
 
+@pytest.mark.parametrize("threads", [True, False], ids=["in a thread", "at once"])
+def test_a_parent_is_killed_before_it_sees_its_child_die(
+    world: World, monkeypatch: pytest.MonkeyPatch, threads: bool
+) -> None:
+    """As spark-submit, which would exit by itself as soon as its driver is gone, though it was killed."""
+    process = world.driver((*GROUP, *SLEEP), "[]\n", submitted=True)
+    parent, kill = psutil.Process(process.pid), psutil.Process.kill
+
+    def and_wait(each: psutil.Process) -> None:
+        kill(each)
+        # Killed itself, or because it saw its child die.
+        until(lambda: not is_alive(parent), "the parent has exited", seconds=20)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil.Process, "kill", and_wait)
+        if not threads:
+            patch.setattr(threading.Thread, "start", _limited)
+        processes.end(process)
+        assert process.wait(20) == -9
+        until(world.is_over, "all have exited", seconds=20)
+
+
 def test_what_does_not_end_with_its_driver_is_killed_a_moment_later(world: World) -> None:
     process = world.driver(SLEEP)
     processes.end(process)

@@ -1,0 +1,32 @@
+"""Which worker runs which tests, and in which order.
+
+A file's tests run on one worker, and so do those of a folder that share a server: a second one would take a minute of CPU
+to start and to warm up.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Any
+
+from xdist.scheduler import LoadFileScheduling
+
+# Those with a server of the session that only they use.
+TOGETHER = ("tests/integration/tables", "tests/integration/driver")
+# What takes longest comes first, small files last: so all workers end at about the same time.
+FIRST = (*TOGETHER, "tests/acceptance", "tests/integration/stack", "tests/chaos", "tests/integration", "tests/console")
+
+
+def place(file: str) -> int:
+    """Where a file comes in the order of all."""
+    folders = [str(folder) for folder in PurePosixPath(file).parents]
+    return next((number for number, first in enumerate(FIRST) if first in folders), len(FIRST))
+
+
+class BySharedServer(LoadFileScheduling):
+    """Assigns whole files, or whole folders of ``TOGETHER``."""
+
+    def _split_scope(self, nodeid: str) -> Any:
+        file = super()._split_scope(nodeid)
+        folder = str(PurePosixPath(file).parent)
+        return folder if folder in TOGETHER else file
