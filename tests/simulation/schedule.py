@@ -64,7 +64,7 @@ class Scenario:
         self._long: set[str] = set()
         # By pipeline: what has a time limit.
         self._limits: dict[str, str | None] = {}
-        # The backfill of which another one is a repetition, by the beginning of its id.
+        # The backfill of which another one is a repetition, by its id.
         self._repeats: dict[str, str] = {}
         self._pipelines = [f"p{n}" for n in range(self._random.choice(world.size.pipelines))]
 
@@ -174,7 +174,7 @@ class Scenario:
                 if what < 0.15:
                     self._at(self._random.random() * 3.0, partial(self._undo, new["id"]))
                 # Of what may have been published again.
-                if what < 0.5 and (earlier := self._repeats.get(new["id"].partition("-")[0])):
+                if what < 0.5 and (earlier := self._repeats.get(new["id"])):
                     self._at(self._random.random(), partial(self._undo, earlier))
                 if not 0.05 < what < 0.9:
                     self._at(self._random.random() * 6.0, partial(self._again, new))
@@ -193,11 +193,11 @@ class Scenario:
     def _again(self, backfill: Mapping[str, Any]) -> None:
         if self._random.random() < 0.5:
             self.apply(backfill["pipeline"])
-        self._repeats[f"b{len(self.ids)}"] = backfill["id"]
-        self.request(backfill["pipeline"], sorted(self._world.requested[backfill["id"]]))
+        repeated = self.request(backfill["pipeline"], sorted(self._world.requested[backfill["id"]]))
+        self._repeats[repeated] = backfill["id"]
 
-    def request(self, pipeline: str | None = None, again: Sequence[datetime] = ()) -> None:
-        """Request a backfill, sometimes twice or on the wrong partition. ``again``: of these dates."""
+    def request(self, pipeline: str | None = None, again: Sequence[datetime] = ()) -> str:
+        """Request a backfill, sometimes twice or on the wrong partition. Returns its id. ``again``: of these dates."""
         id = f"b{len(self.ids)}-{self._random.randint(0, 99)}"
         self.ids.append(id)
         first = FIRST + timedelta(days=self._random.randint(0, 3))
@@ -229,6 +229,7 @@ class Scenario:
         partition = self._random.randrange(self._world.partitions) if wrong else None
         times = 2 if self._random.random() < 0.2 else 1
         self._world.publish(Topic.BACKFILL_REQUESTS, id, request, partition=partition, times=times)
+        return id
 
     def command(self) -> None:
         """Command one of the backfills."""

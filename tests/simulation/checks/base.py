@@ -82,3 +82,8 @@ def current(runs: Iterable[Values]) -> list[Values]:
 def changed(tx: Tx, table: str) -> Iterable[tuple[Values | None, Values | None]]:
     """Changed rows of a table: (before, after)."""
     return [(old, new) for name, old, new in tx.changes if name == table]
+
+
+def inserted(tx: Tx, table: str) -> list[Values]:
+    """New rows of a table."""
+    return [new for old, new in changed(tx, table) if old is None and new is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from tests.simulation.checks.base import Check, Values, changed
+from tests.simulation.checks.base import Check, Values, changed, inserted
 from tests.simulation.memory.rows import Tx
 
 # The schedules of a scenario have no shorter intervals.
@@ -18,13 +18,9 @@ class Coverage(Check):
     name = "coverage"
 
     def committed(self, tx: Tx) -> None:
-        new = {after["id"]: after for before, after in changed(tx, "backfill") if before is None and after is not None}
+        new = {row["id"]: row for row in inserted(tx, "backfill") if row["undoes"] is None}
         for _, interval in changed(tx, "backfill_interval"):
-            if (
-                interval is not None
-                and interval["backfill_id"] in new
-                and new[interval["backfill_id"]]["undoes"] is None
-            ):
+            if interval is not None and interval["backfill_id"] in new:
                 self._decided(new[interval["backfill_id"]], interval)
 
     def _decided(self, backfill: Values, interval: Values) -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from retrofill.contract.topics import Topic
-from tests.simulation.checks.base import ACTIVE, UNFINISHED, Check, Values, changed
+from tests.simulation.checks.base import ACTIVE, UNFINISHED, Check, Values, changed, inserted
 from tests.simulation.memory.rows import Tx
 
 if TYPE_CHECKING:
@@ -30,21 +30,20 @@ class Intake(Check):
 
     def committed(self, tx: Tx) -> None:
         """All rows of a backfill commit together, or none."""
-        new = [after for before, after in changed(tx, "backfill") if before is None and after is not None]
-        inserted = [after for before, after in changed(tx, "run") if before is None and after is not None]
+        new, runs_added = inserted(tx, "backfill"), inserted(tx, "run")
         retried = {
             after["superseded_by"]: after for before, after in changed(tx, "run") if _is_superseded(before, after)
         }
-        for run in inserted:
+        for run in runs_added:
             if run["id"] in retried:
                 self._replaces(run, retried.pop(run["id"]))
         self.require(not retried, lambda: f"runs were superseded by none: {retried}")
-        runs = Counter(run["backfill_id"] for run in inserted if run["id"] not in self.retries)
+        runs = Counter(run["backfill_id"] for run in runs_added if run["id"] not in self.retries)
         strangers = runs.keys() - {backfill["id"] for backfill in new}
         self.require(not strangers, lambda: f"runs of {strangers} came without their backfill")
         for backfill in new:
             self._whole(tx, backfill, runs[backfill["id"]])
-        if new or inserted:
+        if new or runs_added:
             self._no_overlap()
         for _, after in changed(tx, OUTBOX):
             if after is not None and dict(after["headers"]).get("ce_type", "").endswith("BackfillRejected"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.checks.base import ENDED, Check, Values, changed, current
+from tests.simulation.checks.base import ENDED, Check, Values, changed, current, inserted
 from tests.simulation.memory.rows import Tx
 
 
@@ -13,20 +13,20 @@ class Undos(Check):
 
     def committed(self, tx: Tx) -> None:
         """Check the undos that were planned, and their runs that succeeded."""
-        new = {after["id"]: after for before, after in changed(tx, "backfill") if before is None and after is not None}
+        new = {row["id"]: row for row in inserted(tx, "backfill") if row["undoes"] is not None}
         for undo in new.values():
-            if undo["undoes"] is not None:
-                undone = self.row("backfill", "id", undo["undoes"])
-                fit = undone["state"] in ENDED["backfill"] and undone["undoes"] is None
-                self.require(fit, lambda: f"{undo} undoes {undone}")
+            undone = self.row("backfill", "id", undo["undoes"])
+            fit = undone["state"] in ENDED["backfill"] and undone["undoes"] is None
+            self.require(fit, lambda: f"{undo} undoes {undone}")
         for _, interval in changed(tx, "backfill_interval"):
-            undo = new.get(interval["backfill_id"]) if interval is not None else None
-            if interval is not None and undo is not None and undo["undoes"] is not None:
-                self._decided(undo, interval)
+            if interval is not None and interval["backfill_id"] in new:
+                self._decided(new[interval["backfill_id"]], interval)
         for before, run in changed(tx, "run"):
-            if before is not None and run is not None and before["state"] != run["state"] == "succeeded":
+            if before is None or run is None:
+                continue
+            if before["state"] != run["state"] == "succeeded":
                 self._succeeded(run)
-            if before is not None and run is not None and before["undone_by"] != run["undone_by"]:
+            if before["undone_by"] != run["undone_by"]:
                 self._undone(run)
 
     def _decided(self, undo: Values, interval: Values) -> None:
