@@ -67,12 +67,17 @@ def refuse_shared_files(session: Any, table: str, key: Key, intervals: Sequence[
     if key.is_range:
         return
     values = [key.values(each) for each in intervals]
-    parts = transforms(session, table)
-    for number, column in enumerate(key.columns):
+
+    def needs_partitions(number: int) -> bool:
         several = any(len({value[number] for value in each}) > 1 for each in values)
-        long = any(len(str(value[number])) > _KEPT_CHARACTERS for each in values for value in each)
-        if (several or long) and not is_partitioned_by(parts, column.name):
+        return several or any(len(str(value[number])) > _KEPT_CHARACTERS for each in values for value in each)
+
+    columns = [column.name for number, column in enumerate(key.columns) if needs_partitions(number)]
+    # Most keys have one short value, and the table need not be asked.
+    parts = transforms(session, table) if columns else []
+    for name in columns:
+        if not is_partitioned_by(parts, name):
             raise CannotStage(
-                f"{table} is not partitioned by {column.name!r}: Iceberg replaces whole files, so partition it by "
+                f"{table} is not partitioned by {name!r}: Iceberg replaces whole files, so partition it by "
                 f"{key.column}, and rewrite its data files"
             )
