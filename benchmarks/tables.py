@@ -57,7 +57,18 @@ def attempt_of(lake: Lake, run_id: int, runs: int = 1, restores: int | None = No
         for n, run in enumerate(made.runs)
     )
     pipeline = replace(made.pipeline, timezone="UTC")
-    return Attempt(attempt.sessions, replace(made, runs=given, pipeline=pipeline, keep_replaced_days=KEEP_DAYS))
+    # An undo restores what was there before its whole backfill.
+    backfill = f"b{run_id}"
+    return Attempt(
+        attempt.sessions,
+        replace(made, runs=given, pipeline=pipeline, keep_replaced_days=KEEP_DAYS, backfill_id=backfill),
+    )
+
+
+def rows_of(lake: Lake, table: str) -> int:
+    """How many rows its readers see. Publishers have sessions of their own, and this one may know it as it was."""
+    lake.spark.sql(f"REFRESH TABLE {table}").collect()
+    return int(lake.spark.table(table).count())
 
 
 def staged(lake: Lake, attempt: Attempt, source: str) -> Attempt:
@@ -95,8 +106,10 @@ def of_a_day(lake: Lake, source: str) -> list[Figure]:
         publishing.append(seconds(attempt.publish))
         writing.append(time.monotonic() - began)
         undoing.append(seconds(lambda run_id=run_id: undo(lake, run_id + 1, run_id)))  # type: ignore[misc]
+        # At first, there was nothing to be restored.
+        assert rows_of(lake, lake.table) == (ROWS if n else 0)
         plain.append(seconds(lambda: lake.spark.table(source).writeTo(lake.table).overwrite(expr(DAY))))
-    assert lake.spark.table(lake.table).count() == ROWS
+    assert rows_of(lake, lake.table) == ROWS
     return [
         *compared("publish a staged day / overwrite a day", publishing, plain),
         *compared("undo a day / stage and publish a day", undoing, writing, UNDO_AT_MOST),
@@ -116,8 +129,9 @@ def of_a_range(lake: Lake, source: str, days: int) -> list[Figure]:
         run_id = 10_000 * (n + 1)
         ours.append(seconds(lambda run_id=run_id: staged(lake, attempt_of(lake, run_id, days), source).publish()))  # type: ignore[misc]
         undoing.append(seconds(lambda run_id=run_id: undo(lake, run_id + 5_000, run_id, days)))  # type: ignore[misc]
+        assert rows_of(lake, lake.table) == (ROWS if n else 0)
         bare.append(seconds(write))
-    assert lake.spark.table(lake.table).count() == ROWS
+    assert rows_of(lake, lake.table) == ROWS
     return [
         *compared(f"{days} days in a range / {days} days in one job", ours, bare),
         *compared(f"undo of {days} days / {days} days in a range", undoing, ours, UNDO_AT_MOST)[::2],
@@ -140,9 +154,7 @@ def of_hours(lake: Lake) -> list[Figure]:
         attempt.staging.tables.stage("a", attempt.spark, rows, table, "at")
         attempt.outputs = attempt.staging.seal()
         attempt.publish()
-    # The publishers' sessions are others, and this one knows the table as it was.
-    lake.spark.sql(f"REFRESH TABLE {table}").collect()
-    assert lake.spark.table(table).count() == HOURS
+    assert rows_of(lake, table) == HOURS
     (last,) = lake.spark.sql(f"SELECT file FROM {table}.metadata_log_entries ORDER BY timestamp DESC LIMIT 1").collect()
     size = Path(last.file.removeprefix("file:")).stat().st_size / 1e6
     return [figure(f"metadata of {HOURS:,} hours in ranges of {HOURS_AT_ONCE}", "MB", [size], at_most=MOST_METADATA)]
