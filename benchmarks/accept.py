@@ -19,9 +19,9 @@ from tests.support.installation import Installation
 from benchmarks.core import Benchmark, Figure, figure, ratios
 from benchmarks.support.kafka import BareTopic, ask, at_end
 from benchmarks.support.servers import installed, servers
-from retrofill.bus.clients import producer
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.bus.clients import producer
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.topics import Topic
 
 SIZES = (1, 1096, 10_000, 100_000)
 REPEATS = 3

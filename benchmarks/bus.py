@@ -15,11 +15,11 @@ from tests.support.installation import Installation
 from benchmarks.core import Benchmark, Figure, figure, ratios
 from benchmarks.support.kafka import BareTopic, at_end, read
 from benchmarks.support.servers import installed, servers
-from retrofill.bus.announcer import Announcer
-from retrofill.contract.topics import WATCHER, Topic
-from retrofill.store.engine import make_engine
-from retrofill.store.outbox import Outgoing, channel, insert_rows
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill_core.bus.announcer import Announcer
+from retrofill_core.contract.topics import WATCHER, Topic
+from retrofill_core.store.engine import make_engine
+from retrofill_core.store.outbox import Outgoing, channel, insert_rows
+from retrofill_core.store.tables import SERVICE_TABLES
 
 EVENTS = 20_000
 BATCH = 1_000

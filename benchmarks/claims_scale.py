@@ -19,9 +19,9 @@ from tests.support.installation import Installation
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import installed, servers
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.topics import RUN_STARTER
-from retrofill.store.engine import writes
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.topics import RUN_STARTER
+from retrofill_core.store.engine import writes
 from run_starter.executors import LaunchRequest
 
 HISTORY_RUNS = int(os.environ.get("BENCH_HISTORY", "1000000"))

@@ -16,8 +16,8 @@ from tests.support.installation import Installation, until
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import installed, servers
 from benchmarks.support.viewers import MARK, Viewer, get, watching
-from retrofill.contract.backfills import BackfillPauseRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import BackfillPauseRequested
+from retrofill_core.contract.topics import Topic
 
 VIEWERS, EVENTS, REPEATS = 200, 20, 5
 INTERVALS, RUNS = 10_000, 1_000

@@ -14,9 +14,9 @@ from benchmarks.accept import planned
 from benchmarks.core import Benchmark, Figure, figure, ratios
 from benchmarks.orchestrate import orchestrated
 from benchmarks.support.servers import IDLE_STARTER, installed, servers
-from retrofill.bus.clients import producer
-from retrofill.contract.backfills import BackfillCancelRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.bus.clients import producer
+from retrofill_core.contract.backfills import BackfillCancelRequested
+from retrofill_core.contract.topics import Topic
 
 PIPELINES, DAYS = 100, 3650
 REPEATS = int(os.environ.get("BENCH_REPEATS", "7"))

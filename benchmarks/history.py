@@ -14,11 +14,11 @@ from benchmarks.claims_scale import HISTORY_RUNS, fill, unchecked
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import installed, servers
 from deadline_watcher.windows import close_due
-from retrofill.admin.purge import Purge
-from retrofill.bus.set_aside import SetAside
-from retrofill.bus.transaction import shard_transaction
-from retrofill.contract.topics import WATCHER
-from retrofill.store.engine import make_engine
+from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.transaction import shard_transaction
+from retrofill_core.contract.topics import WATCHER
+from retrofill_core.store.engine import make_engine
+from retrofill_tools.admin.purge import Purge
 
 MISSED = 1_000_000
 _AGE = "UPDATE backfill SET ended_at = ended_at - interval '100 days' WHERE ended_at IS NOT NULL"

@@ -15,8 +15,8 @@ from tests.support.servers import Servers
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import IDLE_STARTER, installed, servers
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import Topic
 
 DRIVERS = 256
 RUNS = 10_000

@@ -18,9 +18,9 @@ from tests.support.statements import recorded
 from backfill_planner.progress import EVERY_SECONDS, MOST, announce
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import installed, servers
-from retrofill.bus.transaction import shard_transaction
-from retrofill.contract.topics import PLANNER
-from retrofill.store.engine import make_engine
+from retrofill_core.bus.transaction import shard_transaction
+from retrofill_core.contract.topics import PLANNER
+from retrofill_core.store.engine import make_engine
 
 BACKFILLS, RUNS, TIMES = 1000, 100, 5
 

@@ -18,7 +18,7 @@ from tests.support.git import git
 
 from benchmarks.core import Benchmark, Figure
 from benchmarks.plot import bars
-from retrofill.stack import kafka
+from retrofill_tools.stack import kafka
 
 FOLDER = Path(__file__).parent
 

@@ -16,11 +16,11 @@ from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.orchestrate import orchestrated
 from benchmarks.support.kafka import ask
 from benchmarks.support.servers import installed, servers
-from retrofill.bus.clients import producer
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.topics import Topic
-from retrofill.store.deadlines import count_waiting
-from retrofill.store.engine import make_engine
+from retrofill_core.bus.clients import producer
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.topics import Topic
+from retrofill_core.store.deadlines import count_waiting
+from retrofill_core.store.engine import make_engine
 
 PLANNED = 100_000
 RAN = 3_000

@@ -17,11 +17,11 @@ from confluent_kafka import Consumer, Producer
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.flights import User, user_with_spark
 from benchmarks.support.kafka import ask, at_end
-from retrofill.bus.clients import producer
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import Topic
-from retrofill.settings import Settings
+from retrofill_core.bus.clients import producer
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import Topic
+from retrofill_core.settings import Settings
 
 REPEATS = 15
 WARM = 4

@@ -14,7 +14,7 @@ from typing import Any
 from tests.support.lake import FORMATS, Attempt, Lake, server
 
 from benchmarks.core import Benchmark, Figure, figure, ratios
-from retrofill.driver.tables.output import TableOutput
+from retrofill.protocol.table_output import TableOutput
 
 ROWS = int(os.environ.get("BENCH_ROWS", "1000000"))
 RANGES = tuple(map(int, os.environ.get("BENCH_DAYS", "30,365").split(",")))

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from retrofill.java import find
-from retrofill.settings import Settings
-from retrofill.stack import spark, spark_cluster
+from retrofill.spark.java import find
+from retrofill_core.settings import Settings
+from retrofill_tools.stack import spark, spark_cluster
 
 CONNECT_PORT, MASTER_PORT, WEB_PORT = 15002, 7077, 8080
 EVERYWHERE = "0.0.0.0"

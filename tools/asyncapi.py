@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrofill.contract import headers
-from retrofill.contract.base import REGISTRY, Message
-from retrofill.contract.headers import Document
-from retrofill.contract.topics import (
+from retrofill_core.contract import headers
+from retrofill_core.contract.base import REGISTRY, Message
+from retrofill_core.contract.headers import Document
+from retrofill_core.contract.topics import (
     CALLBACK_RUNNER,
     COMPACTED,
     PLANNER,
@@ -17,8 +17,8 @@ from retrofill.contract.topics import (
     Service,
     Topic,
 )
-from retrofill.contract.topics_of import TRAFFIC, Traffic
-from retrofill.settings import Settings
+from retrofill_core.contract.topics_of import TRAFFIC, Traffic
+from retrofill_core.settings import Settings
 from tools.examples import example_of
 
 KAFKA_BINDING = "0.5.0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retrofill.settings import Settings
+from retrofill_core.settings import Settings
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 HEAD = "| variable | default | what it is |\n|---|---|---|\n"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from retrofill.contract import headers
-from retrofill.contract.base import REGISTRY
-from retrofill.contract.headers import Document
-from retrofill.contract.topics import COMPACTED, Topic
-from retrofill.contract.topics_of import TRAFFIC
-from retrofill.settings import Settings
+from retrofill_core.contract import headers
+from retrofill_core.contract.base import REGISTRY
+from retrofill_core.contract.headers import Document
+from retrofill_core.contract.topics import COMPACTED, Topic
+from retrofill_core.contract.topics_of import TRAFFIC
+from retrofill_core.settings import Settings
 from tools.asyncapi import readers_of, summary_of, writers_of
 from tools.examples import example_of
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import yaml
 
-from retrofill.contract.base import REGISTRY, Message
-from retrofill.contract.headers import Document
+from retrofill_core.contract.base import REGISTRY, Message
+from retrofill_core.contract.headers import Document
 from tools import asyncapi, reference
 from tools.examples import example_of
 

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 from tests.support.installation import until
 
-from retrofill.stack.ports import held_port
+from retrofill_tools.stack.ports import held_port
 
 FOLDER = Path(__file__).parent
 PARTS = (

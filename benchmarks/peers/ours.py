@@ -17,10 +17,10 @@ from benchmarks.start import started
 from benchmarks.support.flights import User, user_with_spark
 from benchmarks.support.kafka import ask, at_end
 from benchmarks.support.plain_days import FLIGHTS
-from retrofill.bus.clients import producer
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import Topic
+from retrofill_core.bus.clients import producer
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import Topic
 
 PIPELINES = Path(__file__).parent / "pipelines.py"
 FIRST = date(2001, 1, 1)

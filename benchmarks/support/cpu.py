@@ -11,9 +11,9 @@ from tests.support.replica import Replica
 from tests.support.user import is_driver
 
 from benchmarks.core import Figure, figure
-from retrofill.contract.topics import SERVICES
-from retrofill.stack.layout import Layout
-from retrofill.stack.processes import of_stack
+from retrofill_core.contract.topics import SERVICES
+from retrofill_tools.stack.layout import Layout
+from retrofill_tools.stack.processes import of_stack
 
 _PACKAGES = {service.package: name for name, service in SERVICES.items()}
 

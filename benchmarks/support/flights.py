@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.plain_days import FLIGHTS, plain_days
-from retrofill.java import find, spark_submit_command
-from retrofill.settings import Settings
+from retrofill.spark.java import find, spark_submit_command
+from retrofill_core.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 FIRST = date(2013, 1, 1)
@@ -41,7 +41,7 @@ class User:
 
     def run(self, *arguments: str) -> str:
         """Run a CLI command; returns its output."""
-        command = [sys.executable, "-c", "from retrofill.cli.main import run; run()", *arguments]
+        command = [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", *arguments]
         done = subprocess.run(command, env=self.environment, cwd=self.home, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stdout}\n{done.stderr}"
         return done.stdout

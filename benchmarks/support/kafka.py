@@ -10,11 +10,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 from tests.support.installation import Installation
 
-from retrofill.bus.clients import admin, producer, reader
-from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.topics import Topic
-from retrofill.settings import Settings
+from retrofill_core.bus.clients import admin, producer, reader
+from retrofill_core.bus.envelope import headers_of, wire_headers
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.topics import Topic
+from retrofill_core.settings import Settings
 
 SECONDS = 60.0
 

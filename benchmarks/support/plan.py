@@ -15,13 +15,13 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS
 
 from backfill_planner.requests import KnownIntervals, Request, Target, answer_request
-from retrofill.bus.envelope import Record
-from retrofill.bus.transaction import shard_transaction
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.topics import PLANNER, Topic
-from retrofill.settings import Settings
-from retrofill.store import pipelines, planning
-from retrofill.store.engine import make_engine
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.transaction import shard_transaction
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.topics import PLANNER, Topic
+from retrofill_core.settings import Settings
+from retrofill_core.store import pipelines, planning
+from retrofill_core.store.engine import make_engine
 
 FIRST = datetime(1990, 1, 1, tzinfo=UTC)
 TICK = timedelta(minutes=30)

@@ -17,14 +17,14 @@ import threading
 
 from sqlalchemy import Engine
 
-from retrofill.bus.clients import producer
-from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.bus.service import Context, run_service
-from retrofill.contract.runs import AttemptEnded, Report, RunBegan, RunReported, TaskReported
-from retrofill.contract.topics import RUN_STARTER, Topic
-from retrofill.domain.names import DEFAULT_POOL
-from retrofill.settings import Settings
-from retrofill.store import attempts
+from retrofill.sdk.names import DEFAULT_POOL
+from retrofill_core.bus.clients import producer
+from retrofill_core.bus.envelope import headers_of, wire_headers
+from retrofill_core.bus.service import Context, run_service
+from retrofill_core.contract.runs import AttemptEnded, Report, RunBegan, RunReported, TaskReported
+from retrofill_core.contract.topics import RUN_STARTER, Topic
+from retrofill_core.settings import Settings
+from retrofill_core.store import attempts
 from run_starter.executors import Condition, Host, Key, LaunchRequest
 from run_starter.handler import CHANNELS, StarterHandler
 

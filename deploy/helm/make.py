@@ -13,10 +13,10 @@ from typing import Any, get_args
 from confluent_kafka.admin import AclBinding
 from pydantic import BaseModel, SecretStr
 
-from retrofill.admin.access import acls, table
-from retrofill.admin.topics import wanted_topics
-from retrofill.contract.topics import SERVICES
-from retrofill.settings import Settings
+from retrofill_core.contract.topics import SERVICES
+from retrofill_core.settings import Settings
+from retrofill_tools.admin.access import acls, table
+from retrofill_tools.admin.topics import wanted_topics
 
 CHART = Path(__file__).parent / "retrofill"
 KAFKA = CHART / "files" / "kafka.json"

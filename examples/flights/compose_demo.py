@@ -24,7 +24,7 @@ from outputs import read_folder
 from prepare import prepare, read_flights
 from rich.table import Table
 
-from retrofill.stack.ports import held_port
+from retrofill_tools.stack.ports import held_port
 
 ROOT = Path(__file__).parents[2]
 PROJECT = "retrofill-demo"

@@ -3,8 +3,8 @@
 import sys
 
 from backfill_planner.handler import PlannerHandler
-from retrofill.bus.service import run_service
-from retrofill.contract.topics import PLANNER
+from retrofill_core.bus.service import run_service
+from retrofill_core.contract.topics import PLANNER
 
 if __name__ == "__main__":
     sys.exit(run_service(PLANNER, PlannerHandler))

@@ -12,13 +12,13 @@ from sqlalchemy import Connection
 
 from backfill_planner.barrier import PipelinesBarrier
 from backfill_planner.requests import KnownIntervals
-from retrofill.bus.handler import Hold, Received
-from retrofill.bus.service import Context
-from retrofill.contract.backfills import BackfillRequested, BackfillUndoRequested, RunRetryRequested
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.store import pipelines
-from retrofill.store.engine import reading
-from retrofill.store.pipelines import StoredPipeline
+from retrofill_core.bus.handler import Hold, Received
+from retrofill_core.bus.service import Context
+from retrofill_core.contract.backfills import BackfillRequested, BackfillUndoRequested, RunRetryRequested
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.store import pipelines
+from retrofill_core.store.engine import reading
+from retrofill_core.store.pipelines import StoredPipeline
 
 HOLD_SECONDS = 0.1
 # A step whose intervals took this long to compute ends. Those of one request take a few seconds at most.

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy import Connection, select
 
-from retrofill.bus.envelope import Record
-from retrofill.bus.takeover import TopicIds
-from retrofill.contract.topics import PLANNER, Topic
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.takeover import TopicIds
+from retrofill_core.contract.topics import PLANNER, Topic
+from retrofill_core.store.tables import SERVICE_TABLES
 
 log = structlog.get_logger(__name__)
 # How often the log says that a request still waits.

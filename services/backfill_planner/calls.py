@@ -9,15 +9,15 @@ import structlog
 from pydantic import ValidationError
 from sqlalchemy import RowMapping
 
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import BackfillEnded
-from retrofill.deadlines.calling import Listed, expanded, insert_listed
-from retrofill.domain.backfill import BackfillState
-from retrofill.domain.callback import Occasion
-from retrofill.domain.callback_rule import CallbackRule
-from retrofill.domain.run import RunState
-from retrofill.domain.templates import in_zone
 from retrofill.errors import first_line
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.backfills import BackfillEnded
+from retrofill_core.deadlines.calling import Listed, expanded, insert_listed
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.domain.callback import Occasion
+from retrofill_core.domain.callback_rule import CallbackRule
+from retrofill_core.domain.run import RunState
+from retrofill_core.domain.templates import in_zone
 
 log = structlog.get_logger(__name__)
 _OCCASIONS = {

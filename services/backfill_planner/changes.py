@@ -7,11 +7,11 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from backfill_planner.decide import NO_BACKFILL, Refuse, nothing_to_do
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import BackfillChanged, BackfillChangeRequested, BackfillCommandRejected
-from retrofill.domain.backfill import BackfillState
-from retrofill.store import backfills
-from retrofill.store.failures import count_failed
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.backfills import BackfillChanged, BackfillChangeRequested, BackfillCommandRejected
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.store import backfills
+from retrofill_core.store.failures import count_failed
 
 S = BackfillState
 

@@ -11,10 +11,10 @@ from backfill_planner.decide import Approved, Command, Enter, Refuse, Review, Un
 from backfill_planner.run_cancels import cancel_runs
 from backfill_planner.run_retries import retry_runs
 from backfill_planner.states import emit_state
-from retrofill.bus.faults import Conflict
-from retrofill.bus.handler import Received
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import (
+from retrofill_core.bus.faults import Conflict
+from retrofill_core.bus.handler import Received
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.backfills import (
     BackfillApproved,
     BackfillCancelled,
     BackfillCancelling,
@@ -28,15 +28,15 @@ from retrofill.contract.backfills import (
     RunCancelRequested,
     RunRetryRequested,
 )
-from retrofill.contract.base import REGISTRY, Message
-from retrofill.contract.topics import Topic
-from retrofill.domain.backfill import BackfillState, CancelCause
-from retrofill.domain.budget import Budget
-from retrofill.store import backfills, budgets, reviews
-from retrofill.store.backfills import Outcome
-from retrofill.store.clock import database_now
-from retrofill.store.failures import count_failed
-from retrofill.store.transition import FromNow
+from retrofill_core.contract.base import REGISTRY, Message
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.backfill import BackfillState, CancelCause
+from retrofill_core.domain.budget import Budget
+from retrofill_core.store import backfills, budgets, reviews
+from retrofill_core.store.backfills import Outcome
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.failures import count_failed
+from retrofill_core.store.transition import FromNow
 
 S = BackfillState
 # The reply to a command that leads to a state.

@@ -1,6 +1,6 @@
 """The planner's decisions. Pure: rows and a message → a decision.
 
-Planning itself is in ``retrofill.domain.planning``, which dry runs share.
+Planning itself is in ``retrofill_core.domain.planning``, which dry runs share.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 
-from retrofill.contract.backfills import (
+from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillDiscardRequested,
     BackfillPauseRequested,
     BackfillPublishRequested,
     BackfillResumeRequested,
 )
-from retrofill.domain.backfill import ACTIVE, BackfillState, OnRunFailure, end_state
-from retrofill.domain.run import RunState
+from retrofill_core.domain.backfill import ACTIVE, BackfillState, OnRunFailure, end_state
+from retrofill_core.domain.run import RunState
 
 S = BackfillState
 Command = (

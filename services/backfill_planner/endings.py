@@ -20,11 +20,11 @@ from backfill_planner.decide import (
     why_failed,
 )
 from backfill_planner.states import emit_state
-from retrofill.bus.crash import crash_point
-from retrofill.bus.faults import Conflict
-from retrofill.bus.handler import RECHECK_SECONDS
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import (
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.faults import Conflict
+from retrofill_core.bus.handler import RECHECK_SECONDS
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.backfills import (
     MAX_LISTED,
     BackfillCancelled,
     BackfillCancelling,
@@ -34,11 +34,11 @@ from retrofill.contract.backfills import (
     BackfillPaused,
     BackfillSucceeded,
 )
-from retrofill.contract.topics import Topic
-from retrofill.deadlines.arming import resolve
-from retrofill.domain.backfill import BackfillState, CancelCause, OnRunFailure, show_command
-from retrofill.store import backfills, budgets, deadlines, reviews
-from retrofill.store.clock import database_now
+from retrofill_core.contract.topics import Topic
+from retrofill_core.deadlines.arming import resolve
+from retrofill_core.domain.backfill import BackfillState, CancelCause, OnRunFailure, show_command
+from retrofill_core.store import backfills, budgets, deadlines, reviews
+from retrofill_core.store.clock import database_now
 
 S = BackfillState
 _ENDS: dict[BackfillState, type[BackfillEnded]] = {

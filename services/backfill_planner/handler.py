@@ -15,21 +15,21 @@ from backfill_planner.progress import EVERY_SECONDS as PROGRESS_SECONDS
 from backfill_planner.progress import PROGRESS, Announcer
 from backfill_planner.requests import AnyRequest, KnownIntervals, Request, Target, answer_request
 from backfill_planner.slow import TimedOut
-from retrofill.bus.faults import Conflict, Poison
-from retrofill.bus.handler import Hold, QuietHandler, Received
-from retrofill.bus.service import Context
-from retrofill.bus.transaction import Transaction
-from retrofill.bus.worker.rechecks import ALL_ACTIVE, EVERY_SECONDS, check_all_active
-from retrofill.contract.backfills import BackfillRequested, BackfillUndoRequested
-from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
-from retrofill.contract.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
-from retrofill.contract.topics import Topic
-from retrofill.domain.allowed import refusal
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.schedule import cron_of
-from retrofill.settings import Settings
-from retrofill.store import backfills, pipelines, planning, undo
-from retrofill.store.undo_plans import stored_undo
+from retrofill_core.bus.faults import Conflict, Poison
+from retrofill_core.bus.handler import Hold, QuietHandler, Received
+from retrofill_core.bus.service import Context
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.bus.worker.rechecks import ALL_ACTIVE, EVERY_SECONDS, check_all_active
+from retrofill_core.contract.backfills import BackfillRequested, BackfillUndoRequested
+from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
+from retrofill_core.contract.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.allowed import refusal
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.schedule import cron_of
+from retrofill_core.settings import Settings
+from retrofill_core.store import backfills, pipelines, planning, undo
+from retrofill_core.store.undo_plans import stored_undo
 
 
 class PlannerHandler(QuietHandler):

@@ -13,17 +13,17 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import BackfillProgress
-from retrofill.contract.cost import Cost
-from retrofill.contract.topics import Topic
-from retrofill.domain.backfill import BackfillState
-from retrofill.domain.budget import Spent, used_up
-from retrofill.domain.estimate import Estimate
-from retrofill.domain.run import RunState
-from retrofill.store import budgets
-from retrofill.store import progress as store
-from retrofill.store.clock import database_now
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.backfills import BackfillProgress
+from retrofill_core.contract.cost import Cost
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.domain.budget import Spent, used_up
+from retrofill_core.domain.estimate import Estimate
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import budgets
+from retrofill_core.store import progress as store
+from retrofill_core.store.clock import database_now
 
 # The key of the check. No id contains a line break.
 PROGRESS = "\nprogress"

@@ -13,27 +13,28 @@ from sqlalchemy import Connection
 
 from backfill_planner.slow import too_slow
 from backfill_planner.states import emit_state
-from retrofill.bus.crash import crash_point
-from retrofill.bus.envelope import Record
-from retrofill.bus.faults import Poison
-from retrofill.bus.observability import metrics
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import (
+from retrofill.system.crash import crash_point
+from retrofill.tracing import parent_of, span
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.faults import Poison
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.backfills import (
     BackfillPlanned,
     BackfillRejected,
     BackfillRequested,
     BackfillUndoRequested,
 )
-from retrofill.contract.base import REGISTRY
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import Topic
-from retrofill.deadlines.arming import Armer
-from retrofill.deadlines.rows import Subject
-from retrofill.domain.alert import AT_PLANNING, OF_BACKFILL, Reference, check_handled, finish_by
-from retrofill.domain.backfill import BackfillState, Publish, ReprocessBehavior
-from retrofill.domain.changed_schedule import schedule_changed
-from retrofill.domain.deadline import alerts_counting_from, arm, due_at_planning
-from retrofill.domain.planning import (
+from retrofill_core.contract.base import REGISTRY
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import Topic
+from retrofill_core.deadlines.arming import Armer
+from retrofill_core.deadlines.rows import Subject
+from retrofill_core.domain.alert import AT_PLANNING, OF_BACKFILL, Reference, check_handled, finish_by
+from retrofill_core.domain.backfill import BackfillState, Publish, ReprocessBehavior
+from retrofill_core.domain.changed_schedule import schedule_changed
+from retrofill_core.domain.deadline import alerts_counting_from, arm, due_at_planning
+from retrofill_core.domain.planning import (
     Intervals,
     Plan,
     Reason,
@@ -43,14 +44,13 @@ from retrofill.domain.planning import (
     plan,
     unknown_pipeline,
 )
-from retrofill.settings import Settings
-from retrofill.store import backfills, budgets, pipelines, planning
-from retrofill.store.backfills import Outcome
-from retrofill.store.clock import database_now
-from retrofill.store.pipelines import StoredPipeline
-from retrofill.store.undo import Undone
-from retrofill.store.undo_plans import plan_undo
-from retrofill.tracing import parent_of, span
+from retrofill_core.settings import Settings
+from retrofill_core.store import backfills, budgets, pipelines, planning
+from retrofill_core.store.backfills import Outcome
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.pipelines import StoredPipeline
+from retrofill_core.store.undo import Undone
+from retrofill_core.store.undo_plans import plan_undo
 
 # Fields added to requests later, and their defaults. A default is not hashed, so the hash of a
 # request stays what an older release recorded.

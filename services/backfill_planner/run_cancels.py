@@ -13,14 +13,14 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import RowMapping
 
 from backfill_planner.decide import NO_BACKFILL, Refuse, nothing_to_do
-from retrofill.bus.crash import crash_point
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunCancelAccepted, RunCancelRequested
-from retrofill.domain.backfill import BackfillState
-from retrofill.domain.run import MACHINE, RunState
-from retrofill.domain.schedule import range_bound
-from retrofill.store import run_cancels as store
-from retrofill.store.run_cancels import Found
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunCancelAccepted, RunCancelRequested
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.domain.run import MACHINE, RunState
+from retrofill_core.domain.schedule import range_bound
+from retrofill_core.store import run_cancels as store
+from retrofill_core.store.run_cancels import Found
 
 # Most runs that one command names: its reply lists them.
 MAX_RUNS = MAX_LISTED

@@ -16,23 +16,23 @@ from sqlalchemy import RowMapping
 from backfill_planner.decide import NO_BACKFILL, Refuse
 from backfill_planner.run_cancels import MAX_RUNS, days, named, refusal, unknown
 from backfill_planner.states import emit_state
-from retrofill.bus.crash import crash_point
-from retrofill.bus.faults import Conflict
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunRetryRequested, RunsRetried
-from retrofill.deadlines.arming import Armer, resolve
-from retrofill.deadlines.rows import Subject
-from retrofill.domain.alert import AT_PLANNING, DeadlineAlert, Reference, check_handled
-from retrofill.domain.backfill import BackfillState
-from retrofill.domain.deadline import alerts_counting_from, arm
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.run import RunState
-from retrofill.store import backfills, retries, reviews
-from retrofill.store.arrays import CHUNK
-from retrofill.store.clock import database_now
-from retrofill.store.failures import count_failed
-from retrofill.store.retries import NewRun
-from retrofill.store.run_cancels import Found, starting_within
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.faults import Conflict
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunRetryRequested, RunsRetried
+from retrofill_core.deadlines.arming import Armer, resolve
+from retrofill_core.deadlines.rows import Subject
+from retrofill_core.domain.alert import AT_PLANNING, DeadlineAlert, Reference, check_handled
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.domain.deadline import alerts_counting_from, arm
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import backfills, retries, reviews
+from retrofill_core.store.arrays import CHUNK
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.failures import count_failed
+from retrofill_core.store.retries import NewRun
+from retrofill_core.store.run_cancels import Found, starting_within
 
 S = BackfillState
 R = Reference

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError
 
-from retrofill.bus.faults import STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT
-from retrofill.domain.planning import Reason, Rejection
+from retrofill_core.bus.faults import STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT
+from retrofill_core.domain.planning import Reason, Rejection
 
 IDLE_IN_TRANSACTION_TIMEOUT = "25P03"
 TIMEOUTS = (STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT, IDLE_IN_TRANSACTION_TIMEOUT)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.states import BackfillStateChanged
-from retrofill.contract.topics import Topic
-from retrofill.domain.backfill import BackfillState
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.states import BackfillStateChanged
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.backfill import BackfillState
 
 
 def emit_state(

@@ -3,9 +3,9 @@
 import sys
 
 from callback_runner.handler import CallbackHandler
-from retrofill.bus.service import run_service
-from retrofill.contract.topics import CALLBACK_RUNNER
-from retrofill.store.callbacks import CHANNEL
+from retrofill_core.bus.service import run_service
+from retrofill_core.contract.topics import CALLBACK_RUNNER
+from retrofill_core.store.callbacks import CHANNEL
 
 if __name__ == "__main__":
     sys.exit(run_service(CALLBACK_RUNNER, CallbackHandler, [CHANNEL]))

@@ -17,13 +17,13 @@ from callback_runner.decide import Outcome, Raised, Superseded, after_try
 from callback_runner.kinds import Kinds
 from callback_runner.record import record, tried_of
 from callback_runner.tries import Try
-from retrofill.bus.crash import crash_point
-from retrofill.bus.observability import metrics
-from retrofill.bus.transaction import token_transaction
-from retrofill.contract.topics import CALLBACK_RUNNER
 from retrofill.errors import first_line
-from retrofill.settings import Settings
-from retrofill.store import callbacks
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.transaction import token_transaction
+from retrofill_core.contract.topics import CALLBACK_RUNNER
+from retrofill_core.settings import Settings
+from retrofill_core.store import callbacks
 
 log = structlog.get_logger(__name__)
 LEASE_SECONDS = 10.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from retrofill.bus.envelope import ID_NAMESPACE
+from retrofill_core.bus.envelope import ID_NAMESPACE
 
 
 @dataclass(frozen=True)

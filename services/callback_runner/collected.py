@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.callbacks import FailedRun, RunsFailed
-from retrofill.contract.runs import ErrorInfo
-from retrofill.contract.topics import Topic
-from retrofill.deadlines.calling import expanded
-from retrofill.domain.backfill import show_command
-from retrofill.domain.templates import in_zone
 from retrofill.errors import shortened
-from retrofill.store import listed, subjects
-from retrofill.store.clock import database_now
-from retrofill.store.transition import Values
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.callbacks import FailedRun, RunsFailed
+from retrofill_core.contract.runs import ErrorInfo
+from retrofill_core.contract.topics import Topic
+from retrofill_core.deadlines.calling import expanded
+from retrofill_core.domain.backfill import show_command
+from retrofill_core.domain.templates import in_zone
+from retrofill_core.store import listed, subjects
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.transition import Values
 
 # A call lists at most this many runs; all are rows of ``callback_run``.
 LISTED = 100

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from tenacity import RetryCallState, Retrying, wait_exponential_jitter
 
-from retrofill.domain.callback import CallbackState
-from retrofill.domain.polling import seconds_until
+from retrofill_core.domain.callback import CallbackState
+from retrofill_core.domain.polling import seconds_until
 
 _BACKOFF = wait_exponential_jitter(multiplier=0.5, max=60, exp_base=2, jitter=0.5)
 

@@ -19,16 +19,16 @@ from callback_runner.decide import Raised, Waiting, after_try, max_per_pipeline,
 from callback_runner.kinds import Kinds
 from callback_runner.record import Tried, record
 from callback_runner.replay import replay
-from retrofill.bus.crash import crash_point
-from retrofill.bus.faults import Poison
-from retrofill.bus.handler import RECHECK_SECONDS, QuietHandler, Received
-from retrofill.bus.service import Context
-from retrofill.bus.set_aside import SetAside
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.deadlines import CallbackReplayRequested, CallbackRequested
-from retrofill.store import callbacks
-from retrofill.store.engine import make_engine
-from retrofill.store.transition import Values
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.faults import Poison
+from retrofill_core.bus.handler import RECHECK_SECONDS, QuietHandler, Received
+from retrofill_core.bus.service import Context
+from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.deadlines import CallbackReplayRequested, CallbackRequested
+from retrofill_core.store import callbacks
+from retrofill_core.store.engine import make_engine
+from retrofill_core.store.transition import Values
 
 # The only check key: the shard's callbacks.
 CALLBACKS = "callbacks"

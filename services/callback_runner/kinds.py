@@ -12,7 +12,7 @@ from callback_runner.topics.sender import TopicSender
 from callback_runner.tries import Permit, ThreadTry, Try
 from callback_runner.webhooks import protocol
 from callback_runner.webhooks.sender import Sender, make_sender
-from retrofill.settings import Settings
+from retrofill_core.settings import Settings
 
 # A try and its limit in seconds, or the outcome if no try could begin.
 Begun = tuple[Try, float] | Outcome

@@ -10,11 +10,11 @@ import structlog
 
 from callback_runner.claims import Claim
 from callback_runner.decide import Decision, GiveUp, Succeed, TryAgain
-from retrofill.bus.observability import metrics
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.deadlines import CallbackFailed, CallbackReplayRequested, CallbackSucceeded
-from retrofill.contract.topics import Topic
-from retrofill.store import callbacks
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.deadlines import CallbackFailed, CallbackReplayRequested, CallbackSucceeded
+from retrofill_core.contract.topics import Topic
+from retrofill_core.store import callbacks
 
 log = structlog.get_logger(__name__)
 _OUTCOMES = {Succeed: "succeeded", GiveUp: "failed", TryAgain: "to_be_repeated"}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from callback_runner.decide import why_not_replayed
-from retrofill.bus.faults import Poison
-from retrofill.bus.handler import Received
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.deadlines import CallbackReplayed, CallbackReplayRejected, CallbackReplayRequested
-from retrofill.contract.topics import Topic
-from retrofill.store import callbacks
+from retrofill_core.bus.faults import Poison
+from retrofill_core.bus.handler import Received
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.deadlines import CallbackReplayed, CallbackReplayRejected, CallbackReplayRequested
+from retrofill_core.contract.topics import Topic
+from retrofill_core.store import callbacks
 
 
 def replay(tx: Transaction, received: Received, request: CallbackReplayRequested) -> None:

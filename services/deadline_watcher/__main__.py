@@ -3,8 +3,8 @@
 import sys
 
 from deadline_watcher.handler import WatcherHandler
-from retrofill.bus.service import run_service
-from retrofill.contract.topics import WATCHER
+from retrofill_core.bus.service import run_service
+from retrofill_core.contract.topics import WATCHER
 
 if __name__ == "__main__":
     sys.exit(run_service(WATCHER, WatcherHandler))

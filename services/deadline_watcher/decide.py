@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from retrofill.domain.backfill import MACHINE as BACKFILL_MACHINE
-from retrofill.domain.backfill import BackfillState as B
-from retrofill.domain.deadline import DeadlineState, End, Scope, Watched, judge
-from retrofill.domain.polling import seconds_until
-from retrofill.domain.run import MACHINE as RUN_MACHINE
-from retrofill.domain.run import RunState as R
-from retrofill.domain.task_run import TaskState
+from retrofill.states.task_run import TaskState
+from retrofill_core.domain.backfill import MACHINE as BACKFILL_MACHINE
+from retrofill_core.domain.backfill import BackfillState as B
+from retrofill_core.domain.deadline import DeadlineState, End, Scope, Watched, judge
+from retrofill_core.domain.polling import seconds_until
+from retrofill_core.domain.run import MACHINE as RUN_MACHINE
+from retrofill_core.domain.run import RunState as R
 
 Row = Mapping[str, Any]
 

@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from deadline_watcher.decide import Row, TaskEnds, scope_of, task_state
-from retrofill.contract.base import Message
-from retrofill.contract.deadlines import DeadlineFacts, DeadlineMissed, DeadlineRecovered, DeadlinesMissed
-from retrofill.deadlines.calling import expanded
-from retrofill.domain.alert import Reference
-from retrofill.domain.deadline import Scope
-from retrofill.domain.templates import in_zone
-from retrofill.store.subjects import BackfillFacts
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.deadlines import DeadlineFacts, DeadlineMissed, DeadlineRecovered, DeadlinesMissed
+from retrofill_core.deadlines.calling import expanded
+from retrofill_core.domain.alert import Reference
+from retrofill_core.domain.deadline import Scope
+from retrofill_core.domain.templates import in_zone
+from retrofill_core.store.subjects import BackfillFacts
 
 # Upper bound for a digest without its list: names, times, and a URL of 2,000 characters.
 HEAD_BYTES = 10_000

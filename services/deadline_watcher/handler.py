@@ -9,14 +9,14 @@ from sqlalchemy import Connection
 from deadline_watcher.decide import seconds_to_next
 from deadline_watcher.verdicts import apply_verdicts, recover
 from deadline_watcher.windows import close_due
-from retrofill.bus.faults import Poison
-from retrofill.bus.handler import RECHECK_SECONDS, QuietHandler, Received
-from retrofill.bus.observability import metrics
-from retrofill.bus.service import Context
-from retrofill.bus.set_aside import SetAside
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.deadlines import DeadlineArmed, DeadlineResolved
-from retrofill.store import deadlines
+from retrofill_core.bus.faults import Poison
+from retrofill_core.bus.handler import RECHECK_SECONDS, QuietHandler, Received
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.service import Context
+from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.deadlines import DeadlineArmed, DeadlineResolved
+from retrofill_core.store import deadlines
 
 # Check keys: the shard's due deadlines, and one deadline by id.
 DUE = "due"

@@ -10,18 +10,18 @@ from datetime import datetime
 
 from deadline_watcher import events
 from deadline_watcher.decide import Row, TaskEnds, Verdicts, decide, how_it_ended
-from retrofill.bus.crash import crash_point
-from retrofill.bus.faults import Poison
-from retrofill.bus.observability import metrics
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.base import Message
-from retrofill.contract.deadlines import CallbackRequested
-from retrofill.contract.topics import Topic
-from retrofill.domain.deadline import DeadlineState, End
-from retrofill.domain.templates import in_zone
-from retrofill.store import callbacks, deadlines, digests, subjects
-from retrofill.store.clock import database_now
-from retrofill.store.digests import Kind
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.faults import Poison
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.deadlines import CallbackRequested
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.deadline import DeadlineState, End
+from retrofill_core.domain.templates import in_zone
+from retrofill_core.store import callbacks, deadlines, digests, subjects
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.digests import Kind
 
 
 def apply_verdicts(tx: Transaction, rows: Sequence[Row]) -> None:

@@ -8,11 +8,11 @@ from sqlalchemy import RowMapping
 
 from deadline_watcher import events
 from deadline_watcher.verdicts import call, task_ends
-from retrofill.bus.set_aside import SetAside
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.topics import Topic
-from retrofill.store import deadlines, digests, subjects
-from retrofill.store.clock import database_now
+from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.topics import Topic
+from retrofill_core.store import deadlines, digests, subjects
+from retrofill_core.store.clock import database_now
 
 # A digest lists at most this many misses; all are rows of ``deadline`` with its ``digest_id``.
 LISTED = 1_000

@@ -14,13 +14,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from retrofill.client.ask import NoAnswer
-from retrofill.client.documents import encoded
-from retrofill.client.failures import explain_kafka, explain_postgres
-from retrofill.contract.base import Message
-from retrofill.contract.explain import explain
 from retrofill.errors import NotConfigured, NotThere, UserError, WrongUsage
-from retrofill.settings import Settings
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.explain import explain
+from retrofill_core.settings import Settings
+from retrofill_tools.client.ask import NoAnswer
+from retrofill_tools.client.documents import encoded
+from retrofill_tools.client.failures import explain_kafka, explain_postgres
 
 log = structlog.get_logger(__name__)
 JSON = "application/json"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrofill.client.ask import ask
-from retrofill.contract.base import Message
-from retrofill.contract.topics import Topic
 from retrofill_console.answers import Refused
 from retrofill_console.console import Console
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.topics import Topic
+from retrofill_tools.client.ask import ask
 
 ANSWER_SECONDS = 30.0
 

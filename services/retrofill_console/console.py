@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine
 
-from retrofill.client.connect import snapshot
-from retrofill.settings import Settings
-from retrofill.store.engine import make_engine
 from retrofill_console.live.hub import Hub
 from retrofill_console.shared import Shared
+from retrofill_core.settings import Settings
+from retrofill_core.store.engine import make_engine
+from retrofill_tools.client.connect import snapshot
 
 NAME = "retrofill-console"
 # Pages that are read at the same time; the others wait.

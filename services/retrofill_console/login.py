@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Literal
 
-from retrofill.client.who import MAX_NAME, local_user
 from retrofill.errors import UserError
-from retrofill.settings import Settings
+from retrofill_core.settings import Settings
+from retrofill_tools.client.who import MAX_NAME, local_user
 
 COOKIE = "retrofill_console"
 KEEP_SECONDS = 7 * 86_400

@@ -13,15 +13,15 @@ from types import FrameType
 import structlog
 import uvicorn
 
-from retrofill.contract.topics import CONSOLE
 from retrofill.errors import NotConfigured, UserError
-from retrofill.logs import configure_logging
-from retrofill.ready import write_ready
-from retrofill.redaction import configure_redaction
-from retrofill.settings import Settings, WrongSetting, read_settings
+from retrofill.secrets.redaction import configure_redaction
 from retrofill_console.app import make_app
 from retrofill_console.console import Console, make_console
 from retrofill_console.login import Login
+from retrofill_core.contract.topics import CONSOLE
+from retrofill_core.logs import configure_logging
+from retrofill_core.ready import write_ready
+from retrofill_core.settings import Settings, WrongSetting, read_settings
 
 log = structlog.get_logger(__name__)
 # After this, open connections are cut.

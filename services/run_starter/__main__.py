@@ -2,8 +2,8 @@
 
 import sys
 
-from retrofill.bus.service import run_service
-from retrofill.contract.topics import RUN_STARTER
+from retrofill_core.bus.service import run_service
+from retrofill_core.contract.topics import RUN_STARTER
 from run_starter.handler import CHANNELS, StarterHandler
 
 if __name__ == "__main__":

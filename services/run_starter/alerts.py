@@ -9,16 +9,16 @@ from functools import cache
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.transaction import Transaction
-from retrofill.deadlines.arming import Armer, resolve
-from retrofill.deadlines.rows import Subject, last_runtimes
-from retrofill.domain.alert import AT_RUN_START, AT_TASK_START, DeadlineAlert, Reference, check_handled
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.deadline import Arming, alerts_counting_from, arm, arm_by_average
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.task_run import MACHINE as TASK_MACHINE
-from retrofill.domain.task_run import TaskState
-from retrofill.store import deadlines
+from retrofill.states.attempt import AttemptMode
+from retrofill.states.task_run import MACHINE as TASK_MACHINE
+from retrofill.states.task_run import TaskState
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.deadlines.arming import Armer, resolve
+from retrofill_core.deadlines.rows import Subject, last_runtimes
+from retrofill_core.domain.alert import AT_RUN_START, AT_TASK_START, DeadlineAlert, Reference, check_handled
+from retrofill_core.domain.deadline import Arming, alerts_counting_from, arm, arm_by_average
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.store import deadlines
 from run_starter.definitions import Definitions
 from run_starter.steps import TaskStep
 

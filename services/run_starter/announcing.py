@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.runs import RunPublishing
-from retrofill.contract.states import IntervalStateChanged, interval_key
-from retrofill.contract.topics import Topic
-from retrofill.domain.run import RunState
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.runs import RunPublishing
+from retrofill_core.contract.states import IntervalStateChanged, interval_key
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.run import RunState
 
 Row = RowMapping | Mapping[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import RowMapping
 
-from retrofill.domain.attempt import LAST_RANGE, AttemptMode
+from retrofill.states.attempt import LAST_RANGE, AttemptMode
 
 
 def batch_limit(batch_size: int, queued: int, parallel: int, batch_mode: str) -> int:

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.crash import crash_point
-from retrofill.bus.faults import Conflict
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.runs import RunCancelled
-from retrofill.contract.topics import Topic
-from retrofill.domain.run import RunState
-from retrofill.store import attempts, reviews, run_cancels
-from retrofill.store import runs as store
-from retrofill.store.clock import database_now
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.faults import Conflict
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.runs import RunCancelled
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import attempts, reviews, run_cancels
+from retrofill_core.store import runs as store
+from retrofill_core.store.clock import database_now
 from run_starter.announcing import emit_state, facts
 from run_starter.memory import backfill_key
 from run_starter.outcomes import resolve_deadlines

@@ -12,13 +12,13 @@ from datetime import datetime
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.handler import RECHECK_SECONDS
-from retrofill.bus.observability import metrics
-from retrofill.bus.transaction import Transaction
-from retrofill.domain.backfill import BackfillState
-from retrofill.store import backfills, hosts, reviews
-from retrofill.store import claims as store
-from retrofill.store.seat_waits import Rank
+from retrofill_core.bus.handler import RECHECK_SECONDS
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.store import backfills, hosts, reviews
+from retrofill_core.store import claims as store
+from retrofill_core.store.seat_waits import Rank
 from run_starter.batches import batch_limit, batches, how_many, mode_of
 from run_starter.cancelling import cancel, cancel_runs
 from run_starter.memory import Memory, backfill_key, backfills_in, pipeline_key, pipelines_in

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from retrofill.contract.cost import Cost
-from retrofill.contract.runs import (
+from retrofill.states.attempt import LAST_RANGE, AttemptMode, AttemptOutcome
+from retrofill.states.task_run import MACHINE as TASK_MACHINE
+from retrofill.states.task_run import TaskState
+from retrofill_core.contract.cost import Cost
+from retrofill_core.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,
     ErrorInfo,
@@ -20,10 +23,7 @@ from retrofill.contract.runs import (
     SparkApplication,
     TaskReported,
 )
-from retrofill.domain.attempt import LAST_RANGE, AttemptMode, AttemptOutcome
-from retrofill.domain.run import LIVE, RunState
-from retrofill.domain.task_run import MACHINE as TASK_MACHINE
-from retrofill.domain.task_run import TaskState
+from retrofill_core.domain.run import LIVE, RunState
 from run_starter.losses import RELEASED, UNKNOWN, Losses, failure, with_loss
 from run_starter.steps import (
     Accept,

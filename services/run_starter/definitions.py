@@ -13,11 +13,11 @@ import structlog
 from pydantic import ValidationError
 from sqlalchemy import Connection, select
 
-from retrofill.bus.faults import Poison
-from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.errors import first_line
-from retrofill.store.arrays import one_of
-from retrofill.store.tables import backfill
+from retrofill_core.bus.faults import Poison
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.store.arrays import one_of
+from retrofill_core.store.tables import backfill
 
 log = structlog.get_logger(__name__)
 KEPT = 1000

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from retrofill.bus.transaction import Transaction
-from retrofill.deadlines.calling import Listed, insert_listed
-from retrofill.domain.callback import Occasion
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.store import listed
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.deadlines.calling import Listed, insert_listed
+from retrofill_core.domain.callback import Occasion
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.store import listed
 
 
 def call_for_failures(

@@ -9,15 +9,16 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from retrofill.attempt_logs.files import folder_of
-from retrofill.bus.clients import producer
-from retrofill.bus.faults import Conflict, Fault, Poison, classify, needing_rows
-from retrofill.bus.handler import QuietHandler, Received
-from retrofill.bus.observability import metrics
-from retrofill.bus.service import Context
-from retrofill.bus.transaction import Transaction
-from retrofill.bus.worker.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, check_all_active
-from retrofill.contract.backfills import (
+from retrofill.errors import kind_and_line
+from retrofill_core.attempt_logs.files import folder_of
+from retrofill_core.bus.clients import producer
+from retrofill_core.bus.faults import Conflict, Fault, Poison, classify, needing_rows
+from retrofill_core.bus.handler import QuietHandler, Received
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.service import Context
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.bus.worker.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, check_all_active
+from retrofill_core.contract.backfills import (
     BackfillApproved,
     BackfillCancelling,
     BackfillChanged,
@@ -27,13 +28,12 @@ from retrofill.contract.backfills import (
     RunCancelAccepted,
     RunsRetried,
 )
-from retrofill.contract.runs import RunStaged
-from retrofill.contract.topics import Topic
-from retrofill.domain.backfill import BackfillState
-from retrofill.errors import kind_and_line
-from retrofill.store import attempts, backfills, claims, hosts, run_cancels
-from retrofill.store import runs as store
-from retrofill.user_code.unpacked import code_of
+from retrofill_core.contract.runs import RunStaged
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.store import attempts, backfills, claims, hosts, run_cancels
+from retrofill_core.store import runs as store
+from retrofill_core.user_code.unpacked import code_of
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
 from run_starter.executors import Executor

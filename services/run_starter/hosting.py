@@ -11,14 +11,21 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunPublicationPutOff, RunReported, TaskReported
-from retrofill.contract.topics import RUN_STARTER
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.task_run import TaskState
 from retrofill.errors import first_line
-from retrofill.store import attempts
-from retrofill.store.engine import reading
+from retrofill.states.attempt import AttemptMode
+from retrofill.states.task_run import TaskState
 from retrofill.user_code.importing import CodeUnavailable
+from retrofill_core.contract.runs import (
+    AttemptEnded,
+    ErrorInfo,
+    Report,
+    RunPublicationPutOff,
+    RunReported,
+    TaskReported,
+)
+from retrofill_core.contract.topics import RUN_STARTER
+from retrofill_core.store import attempts
+from retrofill_core.store.engine import reading
 from run_starter.executors import NOT_ALLOWED, Key, Launcher, LaunchRequest, OnDelivery, TimedOut
 from run_starter.executors.driver_reports import SOURCE
 from run_starter.lineage import Lineage, NoLineage

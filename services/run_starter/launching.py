@@ -10,12 +10,12 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import Connection, RowMapping
 
-from retrofill.bus.crash import crash_point
-from retrofill.bus.transaction import Transaction
-from retrofill.domain.attempt import EXECUTES, AttemptMode
-from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
-from retrofill.domain.run import MACHINE
-from retrofill.store import launches, pipelines
+from retrofill.states.attempt import EXECUTES, AttemptMode
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
+from retrofill_core.domain.run import MACHINE
+from retrofill_core.store import launches, pipelines
 from run_starter.definitions import Definitions
 from run_starter.executors import Launcher, LaunchRequest, RunToDo
 

@@ -18,17 +18,17 @@ import structlog
 from confluent_kafka import KafkaException
 from sqlalchemy import RowMapping
 
-from retrofill.bus.crash import crash_point
-from retrofill.bus.set_aside import SetAside
-from retrofill.bus.takeover import Ends
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.runs import ErrorInfo
-from retrofill.contract.topics import Topic
-from retrofill.domain.attempt import LIVE
-from retrofill.domain.names import MAX_BATCH
-from retrofill.store import attempts, hosts
-from retrofill.store import runs as store
-from retrofill.store.clock import database_now
+from retrofill.sdk.names import MAX_BATCH
+from retrofill.states.attempt import LIVE
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.takeover import Ends
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.runs import ErrorInfo
+from retrofill_core.contract.topics import Topic
+from retrofill_core.store import attempts, hosts
+from retrofill_core.store import runs as store
+from retrofill_core.store.clock import database_now
 from run_starter.decide import Fold
 from run_starter.definitions import Definitions
 from run_starter.losses import SILENT

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import structlog
 
-from retrofill.bus.clients import client_config
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.undo import CODE as UNDO_CODE
-from retrofill.settings import Settings
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.bus.clients import client_config
+from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
+from retrofill_core.domain.undo import CODE as UNDO_CODE
+from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, RunToDo
 
 log = structlog.get_logger(__name__)

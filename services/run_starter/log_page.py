@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from retrofill.attempt_logs.files import NEXT, Position, read
+from retrofill_core.attempt_logs.files import NEXT, Position, read
 
 _ATTEMPT = re.compile(r"[1-9]\d{0,18}")
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}

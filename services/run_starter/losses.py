@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from retrofill.contract.runs import ErrorInfo
+from retrofill_core.contract.runs import ErrorInfo
 
 KEPT = 10
 REASON_CHARS = 300

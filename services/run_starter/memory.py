@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
 
-from retrofill.store.seat_waits import Rank
+from retrofill_core.store.seat_waits import Rank
 from run_starter.sharing import Lack, What
 
 BACKFILL, PIPELINE = "b:", "p:"

@@ -10,11 +10,14 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.faults import Conflict
-from retrofill.bus.observability import metrics
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.cost import Cost
-from retrofill.contract.runs import (
+from retrofill.states.attempt import AttemptState
+from retrofill.states.task_run import MACHINE as TASK_MACHINE
+from retrofill.states.task_run import TaskState
+from retrofill_core.bus.faults import Conflict
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.cost import Cost
+from retrofill_core.contract.runs import (
     RunAttemptLost,
     RunCancelled,
     RunEvent,
@@ -25,16 +28,13 @@ from retrofill.contract.runs import (
     RunSucceeded,
     TaskStateChanged,
 )
-from retrofill.contract.topics import Topic
-from retrofill.deadlines.arming import resolve
-from retrofill.domain.attempt import AttemptState
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.run import LIVE, MACHINE, RunState
-from retrofill.domain.task_run import MACHINE as TASK_MACHINE
-from retrofill.domain.task_run import TaskState
-from retrofill.store import attempts, deadlines, hosts, task_runs, undo
-from retrofill.store import runs as store
-from retrofill.store.transition import IfNull, Plus
+from retrofill_core.contract.topics import Topic
+from retrofill_core.deadlines.arming import resolve
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.run import LIVE, MACHINE, RunState
+from retrofill_core.store import attempts, deadlines, hosts, task_runs, undo
+from retrofill_core.store import runs as store
+from retrofill_core.store.transition import IfNull, Plus
 from run_starter.announcing import Row, emit_state, facts, publishing
 from run_starter.losses import stored
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, pipeline_key, slot_freed, suspect_ended

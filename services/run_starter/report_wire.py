@@ -11,13 +11,13 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
 
-from retrofill.bus.clients import POLL_SECONDS, is_fatal
-from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.runs import Report
-from retrofill.contract.topics import Topic
 from retrofill.errors import first_line
 from retrofill.tracing import HEADER
+from retrofill_core.bus.clients import POLL_SECONDS, is_fatal
+from retrofill_core.bus.envelope import headers_of, wire_headers
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.runs import Report
+from retrofill_core.contract.topics import Topic
 
 log = structlog.get_logger(__name__)
 AGAIN_SECONDS = 0.2

@@ -9,19 +9,19 @@ from datetime import datetime
 import structlog
 from sqlalchemy import RowMapping
 
-from retrofill.bus.crash import crash_point
-from retrofill.bus.faults import Poison
-from retrofill.bus.handler import Received
-from retrofill.bus.observability import metrics
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReport, TaskReported
-from retrofill.domain.attempt import LIVE, AttemptMode
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.run import RunState
-from retrofill.domain.task_run import TaskState
-from retrofill.store import attempts, reviews, run_cancels, task_runs
-from retrofill.store import runs as store
-from retrofill.store.clock import database_now
+from retrofill.states.attempt import LIVE, AttemptMode
+from retrofill.states.task_run import TaskState
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.faults import Poison
+from retrofill_core.bus.handler import Received
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReport, TaskReported
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import attempts, reviews, run_cancels, task_runs
+from retrofill_core.store import runs as store
+from retrofill_core.store.clock import database_now
 from run_starter.alerts import Starts
 from run_starter.decide import AttemptRow, Fold, RunRow, TaskKey
 from run_starter.definitions import Definitions

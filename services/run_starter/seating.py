@@ -8,13 +8,13 @@ from datetime import datetime
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.handler import RECHECK_SECONDS
-from retrofill.bus.observability import metrics
-from retrofill.bus.transaction import Transaction
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.store import hosts, runs, seat_waits
-from retrofill.store.claims import Taken
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.bus.handler import RECHECK_SECONDS
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.store import hosts, runs, seat_waits
+from retrofill_core.store.claims import Taken
 from run_starter.executors import has_tables
 from run_starter.memory import YIELD_SECONDS, Memory, pipeline_key, slot_freed
 from run_starter.sharing import Candidate, Pipeline, Rivals, Seats, Shares, free_slots, most

@@ -17,15 +17,15 @@ import structlog
 from sqlalchemy import Engine, RowMapping
 from sqlalchemy.exc import SQLAlchemyError
 
-from retrofill.bus.announcer import announce
-from retrofill.bus.crash import crash_point
-from retrofill.bus.observability import metrics
-from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, ErrorInfo
 from retrofill.errors import first_line
-from retrofill.pools import settings_of
-from retrofill.settings import Settings
-from retrofill.store import hosts
-from retrofill.store.engine import reading
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.announcer import announce
+from retrofill_core.bus.observability import metrics
+from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, ErrorInfo
+from retrofill_core.pools import settings_of
+from retrofill_core.settings import Settings
+from retrofill_core.store import hosts
+from retrofill_core.store.engine import reading
 from run_starter.executors import Condition, Executor, Key
 from run_starter.hosting import DriverHost
 from run_starter.launching import Launching

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, Self
 
-from retrofill.domain.names import DEFAULT_POOL
-from retrofill.store.hosts import SUBMIT, Seat
-from retrofill.store.seat_waits import Rank
+from retrofill.sdk.names import DEFAULT_POOL
+from retrofill_core.store.hosts import SUBMIT, Seat
+from retrofill_core.store.seat_waits import Rank
 
 # With equal numbers of live attempts, a rival goes first only if it has waited for so long. Less is not worth the
 # time until it takes what is left to it.

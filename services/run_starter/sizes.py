@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.transaction import Transaction
-from retrofill.domain.batch_size import next_size
-from retrofill.store import durations
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.domain.batch_size import next_size
+from retrofill_core.store import durations
 from run_starter.launching import Launching
 
 

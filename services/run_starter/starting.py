@@ -9,21 +9,21 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.crash import crash_point
-from retrofill.bus.faults import Conflict
-from retrofill.bus.observability import metrics
-from retrofill.bus.transaction import Transaction
-from retrofill.domain.attempt import EXECUTES, AttemptMode
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.run import RunState
-from retrofill.store import attempts, hosts, runs
-from retrofill.store.clock import database_now
-from retrofill.store.hosts import Seat
-from retrofill.store.launches import Earlier, accepted_of
-from retrofill.store.launches import earlier as earlier_attempts
-from retrofill.store.launches import publishers as publisher_attempts
-from retrofill.store.launches import unpublished as unpublished_attempts
-from retrofill.store.transition import Plus
+from retrofill.states.attempt import EXECUTES, AttemptMode
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.faults import Conflict
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import attempts, hosts, runs
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.hosts import Seat
+from retrofill_core.store.launches import Earlier, accepted_of
+from retrofill_core.store.launches import earlier as earlier_attempts
+from retrofill_core.store.launches import publishers as publisher_attempts
+from retrofill_core.store.launches import unpublished as unpublished_attempts
+from retrofill_core.store.transition import Plus
 from run_starter.announcing import publishing
 from run_starter.executors import LaunchRequest
 from run_starter.launching import Launching, accepted_attempts, code_of, tries_used

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from retrofill.contract.cost import Cost
-from retrofill.contract.runs import ErrorInfo, PublishedOutput, Report, SparkApplication
-from retrofill.domain.attempt import AttemptOutcome
-from retrofill.domain.run import RunState
-from retrofill.domain.task_run import TaskState
+from retrofill.states.attempt import AttemptOutcome
+from retrofill.states.task_run import TaskState
+from retrofill_core.contract.cost import Cost
+from retrofill_core.contract.runs import ErrorInfo, PublishedOutput, Report, SparkApplication
+from retrofill_core.domain.run import RunState
 from run_starter.losses import Losses
 
 # What happens to a run. Each is applied by the function of the same name in ``outcomes.py``.

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.handler import RECHECK_SECONDS
-from retrofill.bus.observability import metrics
-from retrofill.bus.transaction import Transaction
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.store import claims as store
+from retrofill_core.bus.handler import RECHECK_SECONDS
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.store import claims as store
 from run_starter.batches import batches
 from run_starter.memory import SUSPECTS_KEY
 

@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.runs import ErrorInfo, Report, RunStaged
-from retrofill.domain.run import RunState
-from retrofill.driver.tables.output import TableOutput
-from retrofill.store import table_places as store
-from retrofill.store.table_places import Published, Use
+from retrofill.protocol.table_output import TableOutput
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.runs import ErrorInfo, Report, RunStaged
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import table_places as store
+from retrofill_core.store.table_places import Published, Use
 
 # All of a pipeline's runs, where it does not matter which.
 ALWAYS = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))

@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy import RowMapping
 
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.runs import ErrorInfo
-from retrofill.domain.attempt import LIVE, AttemptMode
-from retrofill.domain.duration import timed_out
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.run import RunState
-from retrofill.store import attempts, runs
+from retrofill.sdk.duration import timed_out
+from retrofill.states.attempt import LIVE, AttemptMode
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.runs import ErrorInfo
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import attempts, runs
 from run_starter.definitions import Definitions
 
 log = structlog.get_logger(__name__)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Mapping
 
-from retrofill.checking import checked
-from retrofill.domain.duration import seconds_of
-from retrofill.domain.names import BODIES
+from retrofill.sdk.checking import checked
+from retrofill.sdk.duration import seconds_of
+from retrofill.sdk.names import BODIES
 
 
 @dataclass(frozen=True)

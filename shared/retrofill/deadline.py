@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any, Mapping, NoReturn
 
 from retrofill.callback import KafkaTopic, Target, Webhook, target_of
-from retrofill.checking import checked
-from retrofill.domain.duration import seconds_of
-from retrofill.domain.names import Reference as ReferenceName
+from retrofill.sdk.checking import checked
+from retrofill.sdk.duration import seconds_of
+from retrofill.sdk.names import Reference as ReferenceName
 
 __all__ = ["Deadline", "KafkaTopic", "Reference", "ReferencePoint", "Webhook"]
 

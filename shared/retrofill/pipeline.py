@@ -22,10 +22,10 @@ from typing import (
 )
 
 from retrofill.callback import Callback, Target, rules_of
-from retrofill.checking import checked
 from retrofill.deadline import Deadline
-from retrofill.domain.duration import seconds_of
-from retrofill.domain.names import (
+from retrofill.sdk.checking import checked
+from retrofill.sdk.duration import seconds_of
+from retrofill.sdk.names import (
     DEFAULT_POOL,
     MAX_BATCH,
     MAX_TARGET_SECONDS,
@@ -34,12 +34,12 @@ from retrofill.domain.names import (
     TriggerRule,
     check_name,
 )
-from retrofill.scripts import script_of, with_paths
+from retrofill.sdk.scripts import script_of, with_paths
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
-    from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
+    from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
 else:
     from typing import TypedDict
 
@@ -189,7 +189,7 @@ class Pipeline:
 
         Raises ``pydantic.ValidationError``, a ``ValueError``, if it is invalid.
         """
-        from retrofill.domain.pipeline import PipelineDefinition
+        from retrofill_core.domain.pipeline import PipelineDefinition
 
         return PipelineDefinition.model_validate({**self.to_data(code.file), "code": code})
 

@@ -19,8 +19,8 @@ import pytest
 from tests.support.installation import until
 from tests.support.user import User
 
-from retrofill.stack.layout import SPARK, Layout
-from retrofill.stack.supervision import Supervisor
+from retrofill_tools.stack.layout import SPARK, Layout
+from retrofill_tools.stack.supervision import Supervisor
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 SECONDS = float(os.environ.get("OUTAGE_SECONDS", "60"))

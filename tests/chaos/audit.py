@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill_core.store.tables import SERVICE_TABLES
 from tests.support.installation import Installation
 
 TABLES = """

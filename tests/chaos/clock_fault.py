@@ -14,8 +14,8 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from retrofill.contract.topics import Topic
-from retrofill.stack.layout import POSTGRES
+from retrofill_core.contract.topics import Topic
+from retrofill_tools.stack.layout import POSTGRES
 from tests.chaos.history import Wish
 from tests.chaos.overload import FAR
 from tests.chaos.server_faults import own

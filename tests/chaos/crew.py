@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import Self
 
-from retrofill.contract.topics import SERVICES
+from retrofill_core.contract.topics import SERVICES
 from tests.support.installation import Installation
 from tests.support.replica import Replica
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retrofill.stack.processes import is_alive
+from retrofill_tools.stack.processes import is_alive
 from tests.chaos.faults import freeze_drivers, thaw_drivers
 from tests.chaos.server_faults import back, own
 from tests.chaos.stage import Stage

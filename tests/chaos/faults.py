@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from retrofill.contract.topics import SERVICES
+from retrofill_core.contract.topics import SERVICES
 from tests.chaos.stage import Stage
 from tests.support.installation import until
 from tests.support.replica import Replica

@@ -9,9 +9,9 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
-from retrofill.contract.topics import SERVICES, Topic
-from retrofill.driver.kept import AREA, MARKER
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill.outputs.kept import AREA, MARKER
+from retrofill_core.contract.topics import SERVICES, Topic
+from retrofill_core.store.tables import SERVICE_TABLES
 from tests.chaos import audit
 from tests.chaos.work import PART, label
 from tests.support.events import Event
@@ -188,7 +188,7 @@ def lines_of(path: Path) -> list[Row]:
 def ends_of(made: Installation) -> dict[tuple[str, str, int], int]:
     from confluent_kafka import TopicPartition
 
-    from retrofill.bus.clients import reader
+    from retrofill_core.bus.clients import reader
 
     consumer = reader(made.settings, "ends")
     try:

@@ -11,12 +11,12 @@ from retrofill.driver.__main__ import take_pipes
 from retrofill.driver.application import versions
 from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
-from retrofill.driver.facts import SparkApplication
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
 from retrofill.driver.setup import set_up
+from retrofill.protocol.facts import SparkApplication
 
 
 class NoSessions:

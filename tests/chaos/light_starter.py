@@ -9,9 +9,9 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from retrofill.bus import clients, service
-from retrofill.contract.topics import RUN_STARTER
-from retrofill.settings import Settings
+from retrofill_core.bus import clients, service
+from retrofill_core.contract.topics import RUN_STARTER
+from retrofill_core.settings import Settings
 from run_starter import handler
 from run_starter.executors import build
 from run_starter.executors.local_pool import LocalPool

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 
-from retrofill.contract.backfills import BackfillCancelRequested
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import BackfillCancelRequested
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import Topic
 from tests.chaos import work
 from tests.chaos.history import Wish
 from tests.chaos.memory import Memory

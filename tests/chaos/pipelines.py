@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retrofill.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.pipeline import PipelineDefinition
 from tests.chaos import work
 from tests.chaos.workload import Script
 from tests.support.definitions import alert, daily

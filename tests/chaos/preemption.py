@@ -9,7 +9,7 @@ from datetime import date, timedelta
 
 import psutil
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 from tests.chaos import work
 from tests.chaos.history import Wish, lines_of
 from tests.chaos.stage import Stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from retrofill.contract.topics import SERVICES
+from retrofill_core.contract.topics import SERVICES
 from tests.chaos import faults
 from tests.chaos.crew import NAMES
 from tests.chaos.points import rounds

@@ -13,10 +13,10 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from retrofill.bus.clients import admin
-from retrofill.stack.layout import KAFKA, POSTGRES, Layout
-from retrofill.stack.ports import held_port
-from retrofill.stack.supervision import Supervisor
+from retrofill_core.bus.clients import admin
+from retrofill_tools.stack.layout import KAFKA, POSTGRES, Layout
+from retrofill_tools.stack.ports import held_port
+from retrofill_tools.stack.supervision import Supervisor
 from tests.support.installation import Installation, until
 from tests.support.proxy import Proxy
 from tests.support.servers import Servers

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from retrofill.stack.layout import KAFKA, POSTGRES
+from retrofill_tools.stack.layout import KAFKA, POSTGRES
 from tests.chaos.server_faults import own
 from tests.chaos.servers import OwnServers
 from tests.chaos.stage import Stage

@@ -22,8 +22,8 @@ from typing import Any
 import pandas as pd
 import psutil
 
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.settings import Settings
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.settings import Settings
 from tests.acceptance.test_whole_stack import User, backfill
 from tests.chaos import audit
 from tests.chaos.history import History, Known, Wish, gather

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from retrofill.contract.topics import SERVICES, Topic
+from retrofill_core.contract.topics import SERVICES, Topic
 from tests.chaos.history import POISON
 
 READ = tuple(sorted({topic for service in SERVICES.values() for topic in service.reads}))

@@ -16,9 +16,9 @@ from typing import Any
 
 import psycopg
 
-from retrofill.contract.topics import SERVICES, Topic
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill_core.contract.topics import SERVICES, Topic
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.store.tables import SERVICE_TABLES
 from tests.chaos import audit
 from tests.chaos.clock import Clock
 from tests.chaos.crew import Crew

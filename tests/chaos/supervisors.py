@@ -9,7 +9,7 @@ import sys
 
 import psutil
 
-from retrofill.stack.layout import KAFKA, POSTGRES
+from retrofill_tools.stack.layout import KAFKA, POSTGRES
 from tests.chaos.server_faults import own
 from tests.chaos.servers import OwnServers
 from tests.chaos.stage import Stage

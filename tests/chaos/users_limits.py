@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 
-from retrofill.contract.backfills import BackfillResumeRequested
-from retrofill.contract.topics import Topic
-from retrofill.domain.budget import Budget
+from retrofill_core.contract.backfills import BackfillResumeRequested
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.budget import Budget
 from tests.chaos import faults, work
 from tests.chaos.history import Wish
 from tests.chaos.stage import Stage

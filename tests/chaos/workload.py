@@ -16,9 +16,9 @@ from typing import Any
 import psycopg
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from retrofill.bus.clients import producer
-from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.contract.backfills import (
+from retrofill_core.bus.clients import producer
+from retrofill_core.bus.envelope import headers_of, wire_headers
+from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
     BackfillRequested,
@@ -26,10 +26,10 @@ from retrofill.contract.backfills import (
     RunCancelRequested,
     RunRetryRequested,
 )
-from retrofill.contract.base import Message
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
+from retrofill_core.contract.topics import Topic
 from tests.chaos.history import Wish
 from tests.chaos.promises.attempts import FORGED
 from tests.chaos.spoiling import Spoiler

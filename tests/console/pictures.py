@@ -21,9 +21,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
-from retrofill.client.connect import load_settings
-from retrofill.client.kafka import produce
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
+from retrofill_tools.client.connect import load_settings
+from retrofill_tools.client.kafka import produce
 from tests.console.browser import chromium
 from tests.support.installation import ROOT
 

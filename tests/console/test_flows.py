@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 from tests.support.console import Web
 from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until

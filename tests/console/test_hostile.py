@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 from tests.console.test_flows import started
 from tests.console.test_login import TOKEN
 from tests.support.console import Web, start_console

@@ -8,8 +8,8 @@ from datetime import date
 import pytest
 from playwright.sync_api import Page, expect
 
-from retrofill.contract.backfills import RunCancelRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import RunCancelRequested
+from retrofill_core.contract.topics import Topic
 from tests.console.test_flows import started
 from tests.support.console import Web, start_console
 from tests.support.definitions import daily

@@ -7,9 +7,9 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from retrofill.user_code.loading import load_pipelines
 from tests.support.console import Web
 from tests.support.installation import Installation, until
+from tests.support.loading import definition_of, load_pipelines
 
 CODE = """
 import time
@@ -35,7 +35,7 @@ def test_a_line_is_seen_when_it_is_printed(installation: Installation, console: 
     # Real drivers, without Spark.
     installation.start("light-starter", RETROFILL_DRIVER_SLOTS="1")
     ((pipeline, location),) = load_pipelines(file)
-    installation.apply(pipeline.to_definition(location))
+    installation.apply(definition_of(pipeline, location))
     id = installation.request("talks", "2020-01-01", "2020-01-01")
     until(lambda: installation.runs_by_state(id).get("running") == 1, "the run has begun")
     run = installation.value("SELECT id FROM run")

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.sync_api import Page
 
-from retrofill.driver.tables.output import TableOutput
+from retrofill.protocol.table_output import TableOutput
 
 ARRANGE = """async ([starts, zone]) => {
     const { arrange } = await import('/static/grid/layout.js');

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.definitions import daily
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 
 REQUESTS = Topic.BACKFILL_REQUESTS
 DAY = {"from": "2024-01-01", "to": "2024-01-01"}

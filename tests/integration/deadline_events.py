@@ -9,8 +9,8 @@ import pytest
 from tests.support.events import Event
 from tests.support.installation import Installation, until
 
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported, TaskReported
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported, TaskReported
+from retrofill_core.contract.topics import Topic
 
 NEVER = "3600"
 

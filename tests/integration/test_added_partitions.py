@@ -8,11 +8,11 @@ from confluent_kafka.admin import NewPartitions
 from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation
 
-from retrofill.admin.init import initialize
-from retrofill.bus.clients import admin
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import PLANNER, Topic
+from retrofill_core.bus.clients import admin
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import PLANNER, Topic
+from retrofill_tools.admin.init import initialize
 
 
 def test_partitions_that_are_added_to_topics_stop_nobody(installation: Installation) -> None:

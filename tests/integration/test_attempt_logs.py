@@ -12,9 +12,8 @@ from typing import IO
 import httpx
 import pytest
 from tests.support.installation import ROOT, Installation, until
+from tests.support.loading import definition_of, load_pipelines
 from tests.support.terminal import Cli, cli
-
-from retrofill.user_code.loading import load_pipelines
 
 __all__ = ["cli"]
 CODE = """
@@ -60,7 +59,7 @@ def apply(stack: Installation, limit: int = 1, batch: int = 1) -> None:
     file = stack.settings.home / "p.py"
     file.write_text(CODE.format(limit=limit, batch=batch))
     ((pipeline, location),) = load_pipelines(file)
-    stack.apply(pipeline.to_definition(location))
+    stack.apply(definition_of(pipeline, location))
 
 
 def attempts(stack: Installation) -> list[int]:
@@ -179,7 +178,7 @@ def test_a_log_is_followed_until_its_attempt_ends(stack: Installation, cli: Cli,
         [
             sys.executable,
             "-c",
-            "from retrofill.cli.main import run; run()",
+            "from retrofill_tools.cli.main import run; run()",
             "runs",
             "logs",
             str(attempts(stack)[0]),

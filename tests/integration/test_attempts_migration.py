@@ -11,8 +11,8 @@ from tests.support.installation import Installation
 from tests.support.releases import command, dropped, ended, schema_of
 from tests.support.tiers import some
 
-from retrofill.admin.database import prepare_database
-from retrofill.store.tables import REVISION
+from retrofill_core.store.tables import REVISION
+from retrofill_tools.admin.database import prepare_database
 
 BEFORE = "0010"
 REFUSED = (

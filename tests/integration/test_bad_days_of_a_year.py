@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.installation import Installation
-
-from retrofill.user_code.loading import load_pipelines
+from tests.support.loading import definition_of, load_pipelines
 
 BAD = ["2013-02-03", "2013-07-20", "2013-11-30"]
 # Two drivers begin with half of the year each. A bad day ends ranges of 183, 91, 45 and 22 days, whose
@@ -38,7 +37,7 @@ def test_three_bad_days_fail_alone_in_few_attempts(installation: Installation) -
     file = installation.settings.home / "year.py"
     file.write_text(CODE)
     ((pipeline, location),) = load_pipelines(file)
-    installation.apply(pipeline.to_definition(location))
+    installation.apply(definition_of(pipeline, location))
     id = installation.request("year", "2013-01-01", "2013-12-31", conf={"out": str(out), "bad": BAD})
     installation.wait_state(id, "failed", seconds=120)
     assert installation.runs_by_state(id) == {"succeeded": 362, "failed": 3}

@@ -20,10 +20,10 @@ from tests.support.quiet import is_quiet
 from tests.support.raw_header import publish_with_header
 from tests.support.servers import Servers
 
-from retrofill.bus.clients import producer
-from retrofill.bus.dead_letters import PREFIX
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import PLANNER, RUN_STARTER, WATCHER, Topic
+from retrofill_core.bus.clients import producer
+from retrofill_core.bus.dead_letters import PREFIX
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER, WATCHER, Topic
 
 # The pipelines that exist. The requests that follow the cases use "good".
 PIPELINES = {

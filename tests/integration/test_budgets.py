@@ -13,9 +13,9 @@ import pytest
 from tests.support.definitions import daily
 from tests.support.installation import Event, Installation, until
 
-from retrofill.contract.backfills import BackfillCancelRequested, BackfillResumeRequested
-from retrofill.contract.topics import Topic
-from retrofill.domain.budget import Budget
+from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillResumeRequested
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.budget import Budget
 
 DAYS = [f"2020-01-{day:02}" for day in range(1, 11)]
 

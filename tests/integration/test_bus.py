@@ -14,9 +14,9 @@ from tests.support.installation import Installation, until
 from tests.support.replica import Replica
 from tests.support.tiers import some
 
-from retrofill.bus.clients import admin
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import PLANNER, Topic
+from retrofill_core.bus.clients import admin
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import PLANNER, Topic
 
 # Around each commit of the consumer and between the relay's three steps.
 CRASH_POINTS = [
@@ -114,7 +114,7 @@ def test_a_relay_that_was_fenced_inside_its_kafka_transaction_is_a_relay_again(i
 def test_a_misplaced_message_is_handled_by_its_owner(installation: Installation) -> None:
     installation.start("backfill-planner")
     installation.apply(daily())
-    from retrofill.contract.backfills import BackfillRequested
+    from retrofill_core.contract.backfills import BackfillRequested
 
     body = BackfillRequested.model_validate({"pipeline": "p", "from": "2020-01-01", "to": "2020-01-02"})
     ce_id = installation.publish(Topic.BACKFILL_REQUESTS, key_on(2), body, partition=1)
@@ -173,8 +173,8 @@ def test_the_schema_is_what_the_migrations_make(installation: Installation) -> N
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    from retrofill.store.engine import make_engine
-    from retrofill.store.tables import metadata
+    from retrofill_core.store.engine import make_engine
+    from retrofill_core.store.tables import metadata
 
     engine = make_engine(installation.settings.dsn_of("owner"), "test")
     with engine.connect() as conn:

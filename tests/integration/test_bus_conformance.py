@@ -19,8 +19,8 @@ from tests.simulation.scheduler import Scheduler
 from tests.support.installation import Installation
 from tests.support.servers import Servers
 
-from retrofill.bus.clients import admin, producer, reader
-from retrofill.bus.relay.cursor import CURSOR_KEY, TAKEN_KEY, last_cursor
+from retrofill_core.bus.clients import admin, producer, reader
+from retrofill_core.bus.relay.cursor import CURSOR_KEY, TAKEN_KEY, last_cursor
 
 PARTITIONS = 3
 END = KafkaError._PARTITION_EOF

@@ -11,8 +11,8 @@ from tests.support.installation import until
 from tests.support.receiver import Answer, Receiver
 from tests.support.terminal import cli
 
-from retrofill.contract.deadlines import CallbackReplayRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.deadlines import CallbackReplayRequested
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["callbacks", "cli", "here", "modules", "receiver", "shared"]
 

@@ -27,8 +27,8 @@ from tests.support.installation import Installation, until
 from tests.support.receiver import Answer, Receiver
 from tests.support.terminal import cli
 
-from retrofill.bus.clients import admin
-from retrofill.contract.topics import Topic
+from retrofill_core.bus.clients import admin
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["callbacks", "cli", "here", "modules", "receiver", "shared"]
 

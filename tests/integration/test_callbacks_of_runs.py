@@ -17,9 +17,9 @@ from tests.support.receiver import Answer, Receiver
 from tests.support.servers import Servers
 from tests.support.terminal import cli
 
-from retrofill.contract.backfills import BackfillCancelRequested
-from retrofill.contract.deadlines import CallbackRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import BackfillCancelRequested
+from retrofill_core.contract.deadlines import CallbackRequested
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["cli", "modules", "receiver"]
 BAD_DAYS = [f"2020-01-{day:02}" for day in range(2, 12)]

@@ -14,9 +14,9 @@ from tests.support.definitions import daily
 from tests.support.installation import Installation
 from tests.support.terminal import Cli, cli
 
-from retrofill.contract.backfills import BackfillRequested, BackfillUndoRequested
-from retrofill.contract.base import Message
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import BackfillRequested, BackfillUndoRequested
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["cli"]
 PIPELINE = """

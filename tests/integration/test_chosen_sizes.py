@@ -11,10 +11,10 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.terminal import Cli, cli
 
-from retrofill.contract.backfills import BackfillPauseRequested
-from retrofill.contract.topics import Topic
-from retrofill.domain.names import MAX_BATCH
-from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.sdk.names import MAX_BATCH
+from retrofill_core.contract.backfills import BackfillPauseRequested
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.pipeline import PipelineDefinition
 
 __all__ = ["cli"]
 RUN_SECONDS = 0.1

@@ -22,9 +22,9 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
 
-from retrofill.bus.clients import admin, producer, reader
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.bus.clients import admin, producer, reader
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.topics import Topic
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 # The topics that the services of this module publish on.

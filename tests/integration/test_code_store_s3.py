@@ -16,26 +16,26 @@ from tests.support.installation import until
 from tests.support.proxy import Proxy
 from tests.support.s3 import BUCKET, S3, SECRET, s3_server
 
-from retrofill.settings import Settings
-from retrofill.user_code import remote_store
-from retrofill.user_code.archive import Archive, build
-from retrofill.user_code.open_store import open_store
-from retrofill.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable
+from retrofill_core.settings import Settings
+from retrofill_core.user_code import remote_store
+from retrofill_core.user_code.archive import Archive, build
+from retrofill_core.user_code.open_store import open_store
+from retrofill_core.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable
 
 pytestmark = pytest.mark.servers
 SIZE = 4_000_000
 UPLOAD = """
 import sys
 from pathlib import Path
-from retrofill.settings import Settings
-from retrofill.user_code.archive import Archive
-from retrofill.user_code.open_store import open_store
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.archive import Archive
+from retrofill_core.user_code.open_store import open_store
 open_store(Settings()).put(Archive(Path(sys.argv[1]).read_bytes(), 1, 1))
 """
 UNPACK = """
 import sys
-from retrofill.settings import Settings
-from retrofill.user_code.unpacked import unpacked
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.unpacked import unpacked
 sys.stdin.read()
 print(unpacked(Settings(), sys.argv[1]))
 """

@@ -11,7 +11,7 @@ from tests.integration.deadline_events import fields, moment, report, run_of, st
 from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS, Installation, until
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["stack"]
 

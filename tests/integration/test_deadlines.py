@@ -10,8 +10,8 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.tiers import some
 
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["stack"]
 

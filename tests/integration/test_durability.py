@@ -18,9 +18,9 @@ import pytest
 from tests.chaos.servers import OwnServers
 from tests.support.installation import until
 
-from retrofill.bus.clients import producer
-from retrofill.contract.topics import Topic
-from retrofill.stack.layout import KAFKA
+from retrofill_core.bus.clients import producer
+from retrofill_core.contract.topics import Topic
+from retrofill_tools.stack.layout import KAFKA
 
 HELD_SECONDS = 3.0
 pytestmark = [

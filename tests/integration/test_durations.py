@@ -7,11 +7,11 @@ from typing import Any
 
 from tests.support.both_stores import NOW, Both, both, claim, give, installation, make_backfill, put
 
-from retrofill.deadlines.rows import last_runtimes
-from retrofill.domain.attempt import AttemptState
-from retrofill.domain.run import RunState
-from retrofill.store import attempts, claims, durations, runs
-from retrofill.store.transition import IfNull, Plus
+from retrofill.states.attempt import AttemptState
+from retrofill_core.deadlines.rows import last_runtimes
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import attempts, claims, durations, runs
+from retrofill_core.store.transition import IfNull, Plus
 
 __all__ = ["both", "installation"]
 

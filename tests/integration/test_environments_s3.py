@@ -15,23 +15,23 @@ from tests.support.proxy import Proxy
 from tests.support.s3 import BUCKET, S3, s3_server
 from tests.support.wheels import configured, make_wheel
 
-from retrofill.settings import Settings
-from retrofill.user_code.environments import Environments, Packed
-from retrofill.user_code.store import CodeUnavailable
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.environments import Environments, Packed
+from retrofill_core.user_code.store import CodeUnavailable
 
 pytestmark = [pytest.mark.servers, pytest.mark.long]
 SIZE = 4_000_000
 PACK = """
 import sys
 from pathlib import Path
-from retrofill.settings import Settings
-from retrofill.user_code.packing import pack
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.packing import pack
 print(pack(Settings(), Path(sys.argv[1])).sha256)
 """
 UNPACK = """
 import sys
-from retrofill.settings import Settings
-from retrofill.user_code.environments import Environments, Packed
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.environments import Environments, Packed
 print(Environments(Settings(), sys.executable).unpack(Packed(sys.argv[1])).python)
 """
 

@@ -13,7 +13,7 @@ from tests.support import helm
 from tests.support.helm_cases import CASES, FOREIGN, FULL, ROOT, every_case, every_pod, rendered
 from tests.support.manifests import COMPONENT, of_kind, pods, selects
 
-from retrofill.contract.topics import SERVICES
+from retrofill_core.contract.topics import SERVICES
 
 # Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
 pytestmark = pytest.mark.long

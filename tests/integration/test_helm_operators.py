@@ -10,10 +10,10 @@ from tests.support import helm
 from tests.support.helm_cases import ALL, FOREIGN, FULL, LEAST, OWN, rendered, settings_of
 from tests.support.manifests import COMPONENT, Manifest, of_kind, pods, selects
 
-from retrofill.admin import access
-from retrofill.admin.topics import wanted_topics
-from retrofill.contract.topics import SERVICES
-from retrofill.settings import Settings
+from retrofill_core.contract.topics import SERVICES
+from retrofill_core.settings import Settings
+from retrofill_tools.admin import access
+from retrofill_tools.admin.topics import wanted_topics
 
 # Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
 pytestmark = pytest.mark.long

@@ -26,18 +26,18 @@ from tests.support.installation import ROOT, until
 from tests.support.manifests import Manifest, Pod, environment, of_kind, pods
 from tests.support.servers import Servers
 
-from retrofill.bus.clients import admin
-from retrofill.contract.topics import SERVICES
-from retrofill.settings import Settings
-from retrofill.stack import kafka_auth
-from retrofill.stack.layout import Identity, Layout
+from retrofill_core.bus.clients import admin
+from retrofill_core.contract.topics import SERVICES
+from retrofill_core.settings import Settings
+from retrofill_tools.stack import kafka_auth
+from retrofill_tools.stack.layout import Identity, Layout
 
 # Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
 pytestmark = pytest.mark.long
 
 CONSOLE = {"enabled": True, "token": {"secret": "retrofill-console"}}
 TOKEN = "a token of the console"
-COMMAND = ("-c", "from retrofill.cli.main import run; run()")
+COMMAND = ("-c", "from retrofill_tools.cli.main import run; run()")
 
 
 @dataclass(frozen=True)

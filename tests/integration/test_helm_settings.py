@@ -13,9 +13,9 @@ from tests.support import helm
 from tests.support.helm_cases import ALL, CASES, FULL, HOOK, LEAST, MAKE, OWN, every_case, every_pod, rendered
 from tests.support.manifests import Manifest, Pod, environment, of_kind, pods, strings
 
-from retrofill.contract.topics import CONSOLE, OPERATOR, SERVICES
-from retrofill.settings import Settings
 from retrofill_console.login import Login
+from retrofill_core.contract.topics import CONSOLE, OPERATOR, SERVICES
+from retrofill_core.settings import Settings
 
 # Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
 pytestmark = pytest.mark.long

@@ -11,7 +11,7 @@ from tests.support.light import apply_trivial
 from tests.support.replica import Replica
 from tests.support.terminal import Cli, cli
 
-from retrofill.contract.partitioning import partition_of
+from retrofill_core.contract.partitioning import partition_of
 
 __all__ = ["cli"]
 # A backfill's attempts, and where.

@@ -13,13 +13,13 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.support.installation import Installation
 
-from retrofill.bus.clients import admin
-from retrofill.contract.topics import PLANNER, SERVICES
+from retrofill_core.bus.clients import admin
+from retrofill_core.contract.topics import PLANNER, SERVICES
 
 
 def init(environment: dict[str, str], before: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", f"{before}from retrofill.cli.main import run; run()", "init"],
+        [sys.executable, "-c", f"{before}from retrofill_tools.cli.main import run; run()", "init"],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -44,7 +44,7 @@ def test_init_refuses_what_differs_from_the_first_one(installation: Installation
 
 def test_init_refuses_a_postgres_that_is_too_old(installation: Installation) -> None:
     """None is at hand, so the oldest that it accepts is a later one."""
-    later = "from retrofill.admin import database; database.OLDEST_POSTGRES = 99; "
+    later = "from retrofill_tools.admin import database; database.OLDEST_POSTGRES = 99; "
     done = init(installation.environment(), later)
     assert done.returncode == 1
     assert done.stderr == "retrofill: Postgres is version 18, but Retrofill needs 99 or newer\n"

@@ -13,7 +13,7 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import ROOT, Installation, until
 from tests.support.kafka_tools import make_tools
 
-from retrofill.contract.topics import SERVICES, Topic
+from retrofill_core.contract.topics import SERVICES, Topic
 
 PAGE = (ROOT / "docs" / "kafka-tooling.md").read_text()
 COMMANDS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

@@ -18,19 +18,19 @@ from tests.support.installation import PARTITIONS, Installation
 from tests.support.statements import Recorded, recorded
 
 from backfill_planner.requests import KnownIntervals, Request, Target, answer_request
-from retrofill.bus.envelope import Record
-from retrofill.bus.transaction import Transaction, shard_transaction
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.base import decode
-from retrofill.contract.deadlines import DeadlineArmed
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import PLANNER, Topic
-from retrofill.deadlines.arming import NEAR_SECONDS
-from retrofill.domain.alert import DeadlineAlert
-from retrofill.domain.deadline import DeadlineState, arm
-from retrofill.store import pipelines
-from retrofill.store.arrays import CHUNK
-from retrofill.store.engine import make_engine
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.transaction import Transaction, shard_transaction
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.base import decode
+from retrofill_core.contract.deadlines import DeadlineArmed
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import PLANNER, Topic
+from retrofill_core.deadlines.arming import NEAR_SECONDS
+from retrofill_core.domain.alert import DeadlineAlert
+from retrofill_core.domain.deadline import DeadlineState, arm
+from retrofill_core.store import pipelines
+from retrofill_core.store.arrays import CHUNK
+from retrofill_core.store.engine import make_engine
 
 RUNS = CHUNK + 2_000
 TICK = timedelta(minutes=10)

@@ -20,11 +20,11 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
 
-from retrofill.admin import access
-from retrofill.admin.users import create_users, exactly
-from retrofill.bus.clients import admin, producer, reader
-from retrofill.contract.topics import CONSOLE, OPERATOR, PLANNER, REQUESTER, SERVICES, WATCHER, Topic
-from retrofill.settings import Settings
+from retrofill_core.bus.clients import admin, producer, reader
+from retrofill_core.contract.topics import CONSOLE, OPERATOR, PLANNER, REQUESTER, SERVICES, WATCHER, Topic
+from retrofill_core.settings import Settings
+from retrofill_tools.admin import access
+from retrofill_tools.admin.users import create_users, exactly
 
 pytestmark = pytest.mark.embedded
 SECONDS = 20.0

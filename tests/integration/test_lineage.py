@@ -12,10 +12,10 @@ from confluent_kafka.cimpl import NewTopic
 from tests.support.definitions import daily
 from tests.support.installation import Installation
 
-from retrofill.bus.clients import admin, reader
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.undo import undo_of
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.bus.clients import admin, reader
+from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
+from retrofill_core.domain.undo import undo_of
 from run_starter.executors import LaunchRequest, RunToDo
 from run_starter.lineage import _event, lineage_of, run_uuid
 

@@ -11,13 +11,13 @@ from tests.support.installation import Installation
 from tests.support.statements import recorded, scanned
 
 from deadline_watcher.windows import LISTED, close_due
-from retrofill.bus.set_aside import SetAside
-from retrofill.bus.transaction import shard_transaction
-from retrofill.contract.base import decode
-from retrofill.contract.deadlines import DeadlinesMissed
-from retrofill.contract.topics import WATCHER, Topic
-from retrofill.store import deadlines
-from retrofill.store.engine import make_engine
+from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.transaction import shard_transaction
+from retrofill_core.contract.base import decode
+from retrofill_core.contract.deadlines import DeadlinesMissed
+from retrofill_core.contract.topics import WATCHER, Topic
+from retrofill_core.store import deadlines
+from retrofill_core.store.engine import make_engine
 
 COUNT = 2 * LISTED + 500
 # All due at the same moment, as the deadlines of one plan are.

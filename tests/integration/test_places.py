@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from tests.support.installation import Installation
+from tests.support.loading import definition_of, load_pipelines
 from tests.support.tiers import some
 
-from retrofill.contract.backfills import BackfillPublishRequested, BackfillRequested
-from retrofill.contract.topics import Topic
-from retrofill.user_code.loading import load_pipelines
+from retrofill_core.contract.backfills import BackfillPublishRequested, BackfillRequested
+from retrofill_core.contract.topics import Topic
 
 CODE = """
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_of_several_intervals_with_one_directory_one_is_published(
     ((pipeline, location),) = load_pipelines(file)
     installation.start("backfill-planner")
     installation.start("light-starter", RETROFILL_DRIVER_SLOTS="4")
-    installation.apply(pipeline.to_definition(location))
+    installation.apply(definition_of(pipeline, location))
     of = {"intervals": layout.starts} if "intervals" in request else {"from": layout.starts[0], "to": layout.starts[-1]}
     publish = {name: value for name, value in request.items() if name == "publish"}
     wanted = {"pipeline": "p", "conf": {"path": f"{out}/{layout.path}"}, **of, **publish}

@@ -10,15 +10,15 @@ import pytest
 from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS, Installation, until
 
-from retrofill.contract.backfills import (
+from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
     BackfillRequested,
     BackfillResumeRequested,
 )
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import Topic
 
 
 @pytest.fixture

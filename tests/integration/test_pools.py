@@ -11,11 +11,11 @@ import psutil
 import pytest
 from tests.support.definitions import daily
 from tests.support.installation import Installation, until
+from tests.support.loading import definition_of, load_pipelines
 from tests.support.replica import Replica
 from tests.support.terminal import Cli, cli
 
-from retrofill.contract.topics import Topic
-from retrofill.user_code.loading import load_pipelines
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["cli"]
 CANARY = "hunter2-canary"
@@ -81,7 +81,7 @@ def apply_gpu(stack: Installation, name: str, pool: str, folder: Path) -> None:
         f"@{name}.task\ndef only(run):\n    pass\n"
     )
     ((pipeline, location),) = load_pipelines(file)
-    stack.apply(pipeline.to_definition(location))
+    stack.apply(definition_of(pipeline, location))
 
 
 def name_of(replica: Replica, stack: Installation) -> str:
@@ -149,7 +149,7 @@ def test_a_secret_of_a_pool_is_in_no_topic_table_log_or_command_line(stack: Inst
     stack.nursery = None
     made = starter(stack, pools_file(stack, f"[gpu.env]\n{env}"), "gpu", HOSTS_TOKEN=OF_HOST)
     ((pipeline, location),) = load_pipelines(tmp_path / "p.py")
-    stack.apply(pipeline.to_definition(location))
+    stack.apply(definition_of(pipeline, location))
     id = stack.request("p", "2020-01-01", "2020-01-01", conf={"out": str(tmp_path)})
     until((tmp_path / "seen").exists, "the task has its variables", made.said)
     root = psutil.Process(made.process.pid)

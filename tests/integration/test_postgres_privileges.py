@@ -7,7 +7,7 @@ import pytest
 from psycopg import sql
 from tests.support.installation import Installation
 
-from retrofill.contract.topics import SERVICES
+from retrofill_core.contract.topics import SERVICES
 
 # Section 6 of the design, by hand: I(nsert), U(pdate), D(elete), L(ock a row, through its column
 # lock_only), S(upersede a run). "own" replaces the service's prefix in its bus tables.

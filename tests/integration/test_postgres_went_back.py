@@ -21,9 +21,9 @@ from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation, until
 from tests.support.replica import Replica
 
-from retrofill.bus.dead_letters import PREFIX
-from retrofill.contract.runs import AttemptEnded, RunReported
-from retrofill.contract.topics import Topic
+from retrofill_core.bus.dead_letters import PREFIX
+from retrofill_core.contract.runs import AttemptEnded, RunReported
+from retrofill_core.contract.topics import Topic
 
 DAYS = 40
 SERVICES = ("backfill-planner", "instant-starter")
@@ -86,7 +86,7 @@ def succeeded(made: Installation, id: str) -> int:
 
 def recover(made: Installation, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from retrofill.cli.main import run; run()", "recover", *options],
+        [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", "recover", *options],
         env={**os.environ, **made.environment()},
         stdin=subprocess.DEVNULL,
         capture_output=True,

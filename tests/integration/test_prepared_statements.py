@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 from tests.support.installation import Installation
 
-from retrofill.store.engine import make_engine
+from retrofill_core.store.engine import make_engine
 
 # psycopg prepares a statement at its sixth execution.
 ENOUGH = 6

@@ -22,9 +22,9 @@ from tests.support.both_stores import (
 )
 from tests.support.sessions import commit
 
-from retrofill.domain.run import RunState
-from retrofill.store import attempts, backfills, budgets, progress
-from retrofill.store import tables as t
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import attempts, backfills, budgets, progress
+from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
 LATER = NOW + timedelta(seconds=60)

@@ -16,8 +16,8 @@ from psycopg.types.json import Jsonb
 from tests.support.installation import Installation, until
 from tests.support.replica import Replica
 
-from retrofill.bus.clients import admin
-from retrofill.contract.topics import Topic
+from retrofill_core.bus.clients import admin
+from retrofill_core.contract.topics import Topic
 
 SMALL = 50_000
 

@@ -17,9 +17,9 @@ from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.second_broker import SecondBroker
 from tests.support.servers import Servers
 
-from retrofill.bus.clients import admin
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import Topic
+from retrofill_core.bus.clients import admin
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import Topic
 
 pytestmark = [pytest.mark.embedded, pytest.mark.long]
 SECONDS = 120.0

@@ -12,15 +12,15 @@ from tests.support.installation import Installation, until
 from tests.support.terminal import Cli, cli
 from tests.support.tiers import some
 
-from retrofill.contract.backfills import (
+from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillDiscardRequested,
     BackfillPauseRequested,
     BackfillPublishRequested,
     RunRetryRequested,
 )
-from retrofill.contract.base import Message
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["cli"]
 

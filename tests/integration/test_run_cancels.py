@@ -12,13 +12,13 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import Event, Installation, until
 from tests.support.tiers import some
 
-from retrofill.contract.backfills import (
+from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
     BackfillResumeRequested,
     RunCancelRequested,
 )
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 
 DAY = "2020-01-03"
 NEVER = {"INSTANT_SECONDS": "3600"}

@@ -10,15 +10,15 @@ import pytest
 from tests.support.definitions import alert, daily
 from tests.support.installation import Event, Installation, until
 
-from retrofill.contract.backfills import (
+from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillChangeRequested,
     BackfillRequested,
     BackfillResumeRequested,
     RunRetryRequested,
 )
-from retrofill.contract.base import Message
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.topics import Topic
 
 DAY = "2020-01-02"
 AT_ONCE = {"INSTANT_SECONDS": "0"}

@@ -10,7 +10,7 @@ import pytest
 from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 
 DAY = "2020-01-02"
 HANGS = {"INSTANT_HANG": DAY}

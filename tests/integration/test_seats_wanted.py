@@ -8,8 +8,8 @@ import psycopg
 from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 
-from retrofill.contract.backfills import BackfillPauseRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import BackfillPauseRequested
+from retrofill_core.contract.topics import Topic
 
 QUERY = (Path(__file__).parents[2] / "deploy" / "helm" / "retrofill" / "files" / "seats.sql").read_text()
 LIVE = "SELECT count(*) FROM attempt WHERE slot IS NOT NULL"

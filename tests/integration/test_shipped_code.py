@@ -15,7 +15,7 @@ from tests.support.installation import Installation, until
 from tests.support.shipped import FLOW, User, user_of
 from tests.support.tiers import some
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 
 
 @pytest.fixture

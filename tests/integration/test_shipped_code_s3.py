@@ -13,7 +13,7 @@ from tests.support.installation import Installation
 from tests.support.s3 import BUCKET, S3, SECRET, s3_server
 from tests.support.shipped import FLOW, User, user_of
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from tests.support.installation import Installation, until
 from tests.support.replica import Replica
 from tests.support.tiers import some
 
-from retrofill.contract.backfills import BackfillCancelRequested, RunCancelRequested
-from retrofill.contract.topics import Topic
-from retrofill.driver.kept import AREA, KEPT, key_of
+from retrofill.outputs.kept import AREA, KEPT, key_of
+from retrofill_core.contract.backfills import BackfillCancelRequested, RunCancelRequested
+from retrofill_core.contract.topics import Topic
 
 LEASE = {"RETROFILL_LEASE_SECONDS": "3"}
 # In execution order. Before ``stage:told`` the attempt is not accepted, so another attempt repeats

@@ -10,9 +10,9 @@ from tests.support.installation import Installation, until
 from tests.support.terminal import Cli, cli
 from tests.support.tiers import some
 
-from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
-from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, RunReported
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
+from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, RunReported
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["cli"]
 

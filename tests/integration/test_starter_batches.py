@@ -13,9 +13,9 @@ from tests.support.installation import Installation, until
 from tests.support.sampling import work_of
 from tests.support.tiers import some
 
-from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested
-from retrofill.contract.runs import AttemptEnded, ErrorInfo
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillPauseRequested
+from retrofill_core.contract.runs import AttemptEnded, ErrorInfo
+from retrofill_core.contract.topics import Topic
 
 
 @pytest.fixture

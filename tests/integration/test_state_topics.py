@@ -9,8 +9,8 @@ from typing import Any
 from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 
-from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillPauseRequested
+from retrofill_core.contract.topics import Topic
 
 
 def replayed(made: Installation, topic: Topic) -> dict[str, dict[str, Any]]:

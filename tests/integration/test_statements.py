@@ -16,16 +16,16 @@ from tests.support.servers import Servers
 from tests.support.statements import Recorded, entries_read, recorded, scanned
 
 from backfill_planner.run_retries import retry_runs
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import RunRetryRequested
-from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged
-from retrofill.contract.topics import PLANNER, RUN_STARTER
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.names import MAX_BATCH
-from retrofill.domain.planning import Intervals
-from retrofill.store import backfills, durations, failures, launches, planning, purge, retries, runs, undo
-from retrofill.store.claims import pipelines_with_suspects
-from retrofill.store.engine import make_engine
+from retrofill.sdk.names import MAX_BATCH
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.backfills import RunRetryRequested
+from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER
+from retrofill_core.domain.planning import Intervals
+from retrofill_core.store import backfills, durations, failures, launches, planning, purge, retries, runs, undo
+from retrofill_core.store.claims import pipelines_with_suspects
+from retrofill_core.store.engine import make_engine
 
 YEARS_OF_DAYS = 3650
 FIRST_DAY, DAY = datetime(2000, 1, 1, tzinfo=UTC), timedelta(days=1)

@@ -28,10 +28,10 @@ from tests.support.both_stores import (
 )
 from tests.support.sessions import Step, commit
 
-from retrofill.deadlines import rows as arming
-from retrofill.domain.backfill import BackfillState
-from retrofill.domain.run import RunState
-from retrofill.store import (
+from retrofill_core.deadlines import rows as arming
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import (
     attempts,
     backfills,
     claims,
@@ -43,7 +43,7 @@ from retrofill.store import (
     subjects,
     task_runs,
 )
-from retrofill.store import tables as t
+from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
 

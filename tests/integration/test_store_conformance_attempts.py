@@ -31,12 +31,12 @@ from tests.support.both_stores import (
 )
 from tests.support.sessions import Step, commit
 
-from retrofill.domain.backfill import BackfillState
-from retrofill.domain.names import MAX_BATCH
-from retrofill.domain.run import RunState
-from retrofill.store import attempts, backfills, claims, launches, reviews, runs
-from retrofill.store import tables as t
-from retrofill.store.transition import Plus
+from retrofill.sdk.names import MAX_BATCH
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import attempts, backfills, claims, launches, reviews, runs
+from retrofill_core.store import tables as t
+from retrofill_core.store.transition import Plus
 
 __all__ = ["both", "installation"]
 

@@ -10,11 +10,11 @@ from tests.support.definitions import alert
 from tests.support.installation import PARTITIONS
 from tests.support.sessions import Step, commit
 
-from retrofill.deadlines import rows as arming
-from retrofill.domain.alert import DeadlineAlert
-from retrofill.domain.deadline import Arming, DeadlineState, due_at_planning
-from retrofill.store import callbacks, deadlines, digests
-from retrofill.store import tables as t
+from retrofill_core.deadlines import rows as arming
+from retrofill_core.domain.alert import DeadlineAlert
+from retrofill_core.domain.deadline import Arming, DeadlineState, due_at_planning
+from retrofill_core.store import callbacks, deadlines, digests
+from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
 

@@ -9,9 +9,9 @@ from sqlalchemy import update
 from tests.support.both_stores import BASE, DAY, NOW, Both, both, claim, give, installation, over, register
 from tests.support.sessions import Step, commit
 
-from retrofill.store import attempts, hosts, launches, seat_waits
-from retrofill.store import tables as t
-from retrofill.store.seat_waits import Rank, wait_no_more
+from retrofill_core.store import attempts, hosts, launches, seat_waits
+from retrofill_core.store import tables as t
+from retrofill_core.store.seat_waits import Rank, wait_no_more
 
 __all__ = ["both", "installation"]
 TABLES = (t.host, t.seat, t.seat_wait)

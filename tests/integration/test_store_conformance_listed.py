@@ -8,8 +8,8 @@ import pytest
 from tests.support.both_stores import BASE, NOW, Both, both, installation
 from tests.support.sessions import commit, rollback
 
-from retrofill.store import callbacks, listed
-from retrofill.store import tables as t
+from retrofill_core.store import callbacks, listed
+from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
 

@@ -28,8 +28,8 @@ from tests.support.both_stores import (
 from tests.support.definitions import daily
 from tests.support.sessions import Step, commit, rollback
 
-from retrofill.store import attempts, backfills, claims, pipelines, planning, runs
-from retrofill.store import tables as t
+from retrofill_core.store import attempts, backfills, claims, pipelines, planning, runs
+from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
 

@@ -25,10 +25,10 @@ from tests.support.both_stores import (
 )
 from tests.support.sessions import commit, rollback
 
-from retrofill.domain.planning import Intervals, Plan
-from retrofill.domain.run import RunState
-from retrofill.store import backfills, claims, failures, planning, retries, run_cancels, undo
-from retrofill.store import tables as t
+from retrofill_core.domain.planning import Intervals, Plan
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import backfills, claims, failures, planning, retries, run_cancels, undo
+from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
 

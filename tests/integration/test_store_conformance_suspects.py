@@ -20,9 +20,9 @@ from tests.support.both_stores import (
 )
 from tests.support.sessions import Step, commit
 
-from retrofill.domain.run import RunState
-from retrofill.store import attempts, claims, runs
-from retrofill.store import tables as t
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import attempts, claims, runs
+from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
 

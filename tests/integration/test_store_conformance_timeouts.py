@@ -8,10 +8,10 @@ from typing import Any
 from tests.support.both_stores import BASE, NOW, START, Both, begin, both, claim, give, installation
 from tests.support.sessions import commit
 
-from retrofill.domain.run import RunState
-from retrofill.domain.task_run import TaskState
-from retrofill.store import attempts, launches, runs, task_runs
-from retrofill.store import tables as t
+from retrofill.states.task_run import TaskState
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import attempts, launches, runs, task_runs
+from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
 LATE = {"type": "RunTimedOut", "message": "too late"}

@@ -13,7 +13,7 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import ROOT, Installation, until
 from tests.support.servers import Servers
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 
 FOLDER = ROOT / "examples" / "subscribers"
 MISSES = 7

@@ -12,9 +12,9 @@ from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation, until
 from tests.support.terminal import Cli, cli
 
-from retrofill.contract.backfills import BackfillCancelRequested
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import BackfillCancelRequested
+from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["cli"]
 REMOTE = "sc://spark.example:15002/;token=secret"

@@ -6,8 +6,8 @@ import pytest
 from tests.support.definitions import daily
 from tests.support.installation import Installation
 
-from retrofill.contract.backfills import BackfillDiscardRequested, BackfillUndoRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import BackfillDiscardRequested, BackfillUndoRequested
+from retrofill_core.contract.topics import Topic
 
 
 @pytest.fixture

@@ -21,15 +21,15 @@ from tests.support.installation import ROOT, Installation, until
 from tests.support.servers import Servers
 from tests.support.tiers import some
 
-from retrofill.bus.clients import admin, producer, reader
-from retrofill.bus.observability.diagnosis import explain
-from retrofill.contract.topics import PLANNER, REQUESTER, Topic
-from retrofill.settings import Settings
-from retrofill.stack.layout import Layout
+from retrofill_core.bus.clients import admin, producer, reader
+from retrofill_core.bus.observability.diagnosis import explain
+from retrofill_core.contract.topics import PLANNER, REQUESTER, Topic
+from retrofill_core.settings import Settings
+from retrofill_tools.stack.layout import Layout
 
 SECONDS = 20.0
 SILENT = logging.Logger("the tests' librdkafka", logging.CRITICAL + 1)
-COMMAND = "from retrofill.cli.main import run; run()"
+COMMAND = "from retrofill_tools.cli.main import run; run()"
 
 
 @dataclass(frozen=True)

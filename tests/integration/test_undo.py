@@ -13,8 +13,8 @@ from tests.support.events import Event
 from tests.support.installation import Installation, until
 from tests.support.terminal import Cli, cli
 
-from retrofill.contract.backfills import BackfillPublishRequested, BackfillUndoRequested, RunRetryRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.backfills import BackfillPublishRequested, BackfillUndoRequested, RunRetryRequested
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["cli"]
 LAST = "2020-01-04"

@@ -9,14 +9,14 @@ import pytest
 from tests.support.installation import Installation
 from tests.support.statements import recorded
 
-from retrofill.bus.announcer import Announcer, install
-from retrofill.bus.listener import Listener
-from retrofill.bus.transaction import shard_transaction
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.topics import RUN_STARTER, Topic
-from retrofill.store.engine import SERVICE_LIMITS, make_engine, missing_limits
-from retrofill.store.outbox import channel
-from retrofill.store.runs import SLOT_CHANNEL
+from retrofill_core.bus.announcer import Announcer, install
+from retrofill_core.bus.listener import Listener
+from retrofill_core.bus.transaction import shard_transaction
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.topics import RUN_STARTER, Topic
+from retrofill_core.store.engine import SERVICE_LIMITS, make_engine, missing_limits
+from retrofill_core.store.outbox import channel
+from retrofill_core.store.runs import SLOT_CHANNEL
 
 
 def test_a_commit_wakes_others_without_a_notify_in_its_transaction(
@@ -25,7 +25,7 @@ def test_a_commit_wakes_others_without_a_notify_in_its_transaction(
     """Transactions with NOTIFY commit one at a time in the whole cluster, so a shard's transaction
     must not contain one.
     """
-    monkeypatch.setattr("retrofill.bus.announcer._installed", None)
+    monkeypatch.setattr("retrofill_core.bus.announcer._installed", None)
     dsn = installation.settings.dsn_of(RUN_STARTER.name)
     here: list[tuple[str, str]] = []
     there: list[tuple[str, str]] = []

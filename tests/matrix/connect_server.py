@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from retrofill import java
-from retrofill.java import pyspark
-from retrofill.settings import Settings
-from retrofill.stack.maven import Artifact
-from retrofill.stack.ports import answers, held_port
+from retrofill.spark import java
+from retrofill.spark.java import pyspark
+from retrofill_core.settings import Settings
+from retrofill_tools.stack.maven import Artifact
+from retrofill_tools.stack.ports import answers, held_port
 from tests.support.installation import until
 from tests.support.maven import jar
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.pools import Pool
-from retrofill.user_code.loading import load_pipelines
+from retrofill_core.pools import Pool
 from tests.integration.driver.world import World, submitting
 from tests.matrix.connect_server import connect_server
+from tests.support.loading import definition_of, load_pipelines
 
 __all__ = ["submitting"]
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -79,7 +79,7 @@ def test_the_flights_are_published_and_equal_pandas(world: World, way: str, monk
         (each, where) for each, where in load_pipelines(FLIGHTS / "pipeline.py") if each.name == "flights_daily"
     )
     runs = [world.run(day=day) for day in (1, 2)]
-    definition = flights.to_definition(location).model_copy(update={"executor": way})
+    definition = definition_of(flights, location).model_copy(update={"executor": way})
     launch = replace(world.launch(CODE.replace("EXECUTOR", repr(way)), runs, data=str(data)), pipeline=definition)
     world.executor().launch(launch)
     end = world.host.ended(240)

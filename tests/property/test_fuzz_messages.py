@@ -16,15 +16,15 @@ from tests.support.definitions import daily, key_on
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.quiet import is_quiet
 
-from retrofill.bus.clients import producer
-from retrofill.bus.dead_letters import dead_letter
-from retrofill.bus.envelope import Record, read_headers
-from retrofill.bus.handler import Received
-from retrofill.bus.worker.triage import triage
-from retrofill.contract.base import Message, Undecodable, decode
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import PLANNER, SERVICES, Topic
-from retrofill.contract.topics_of import TRAFFIC
+from retrofill_core.bus.clients import producer
+from retrofill_core.bus.dead_letters import dead_letter
+from retrofill_core.bus.envelope import Record, read_headers
+from retrofill_core.bus.handler import Received
+from retrofill_core.bus.worker.triage import triage
+from retrofill_core.contract.base import Message, Undecodable, decode
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import PLANNER, SERVICES, Topic
+from retrofill_core.contract.topics_of import TRAFFIC
 
 REQUESTS = {topic: TRAFFIC[topic].types for service in SERVICES.values() for topic in service.reads}
 MESSAGES = 500

@@ -1,6 +1,6 @@
 """Publishers of groups, stopped before each of their steps and woken at each step of their successors.
 
-The code under test is the real one (``retrofill.driver.tables.publication.steps``); only the tables are in memory: one
+The code under test is the real one (``retrofill.outputs.tables.publication.steps``); only the tables are in memory: one
 decides as Delta's log does, the other as Iceberg's validation does.
 """
 
@@ -15,14 +15,14 @@ import pytest
 from pyspark.errors import AnalysisException
 from tests.support.lake import FIRST, launch
 
-from retrofill.driver.facts import ErrorInfo
-from retrofill.driver.launch import LaunchedRun
-from retrofill.driver.tables import publication as module
-from retrofill.driver.tables.group import Group, groups_of
-from retrofill.driver.tables.marker import Commit
-from retrofill.driver.tables.output import TableOutput
-from retrofill.driver.tables.protocol import Burned, Looked, NotPublished
-from retrofill.driver.tables.publication import NotPermitted, TablePublication, steps
+from retrofill.outputs.tables import publication as module
+from retrofill.outputs.tables.group import Group, groups_of
+from retrofill.outputs.tables.marker import Commit
+from retrofill.outputs.tables.protocol import Burned, Looked, NotPublished
+from retrofill.outputs.tables.publication import NotPermitted, TablePublication, steps
+from retrofill.protocol.facts import ErrorInfo
+from retrofill.protocol.launch import LaunchedRun
+from retrofill.protocol.table_output import TableOutput
 
 RUNS = 4
 UNFIT = ErrorInfo("PublishedAgain", "changed")

@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.support.tiers import some
 
-from retrofill.driver import publication as publication_module
-from retrofill.driver.kept import KEPT, NotKept, copy, find, find_before, key_of, put_marker
-from retrofill.driver.places import PlaceTaken
-from retrofill.driver.publication import (
+from retrofill.outputs import publication as publication_module
+from retrofill.outputs.kept import KEPT, NotKept, copy, find, find_before, key_of, put_marker
+from retrofill.outputs.places import PlaceTaken
+from retrofill.outputs.publication import (
     AREA,
     Publication,
     PublishedAgain,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from functools import partial
 
-from retrofill.contract.backfills import (
+from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillChangeRequested,
     BackfillDiscardRequested,
@@ -16,9 +16,9 @@ from retrofill.contract.backfills import (
     RunCancelRequested,
     RunRetryRequested,
 )
-from retrofill.contract.topics import Topic
-from retrofill.domain.backfill import OnRunFailure
-from retrofill.domain.budget import Budget
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.backfill import OnRunFailure
+from retrofill_core.domain.budget import Budget
 from tests.simulation.memory.rows import Tx
 from tests.simulation.world import World
 

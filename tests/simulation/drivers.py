@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from retrofill.contract.cost import Cost
-from retrofill.contract.runs import (
+from retrofill.states.attempt import AttemptMode
+from retrofill.states.task_run import TaskState
+from retrofill_core.contract.cost import Cost
+from retrofill_core.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,
     ErrorInfo,
@@ -20,9 +22,7 @@ from retrofill.contract.runs import (
     SparkApplication,
     TaskReported,
 )
-from retrofill.contract.topics import Topic
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.task_run import TaskState
+from retrofill_core.contract.topics import Topic
 from run_starter.executors import LaunchRequest, RunToDo, TimedOut
 from tests.simulation.hanging import hang
 from tests.simulation.places import Ended

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from retrofill.contract.runs import ErrorInfo
-from retrofill.domain.pipeline import PipelineDefinition, TaskDefinition
-from retrofill.domain.task_run import TASK_TIMED_OUT
+from retrofill.states.task_run import TASK_TIMED_OUT
+from retrofill_core.contract.runs import ErrorInfo
+from retrofill_core.domain.pipeline import PipelineDefinition, TaskDefinition
 from run_starter.executors import RunToDo, TimedOut
 
 if TYPE_CHECKING:

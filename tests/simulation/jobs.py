@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import count, islice, takewhile
 
-from retrofill.contract.topics import WATCHER
+from retrofill_core.contract.topics import WATCHER
 from tests.simulation import shims
 from tests.simulation.checks.base import Violation
 from tests.simulation.mutations import INVARIANT_OF, applied

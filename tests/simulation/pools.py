@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable
 
-from retrofill.domain.names import DEFAULT_POOL
-from retrofill.pools import Pool
+from retrofill.sdk.names import DEFAULT_POOL
+from retrofill_core.pools import Pool
 
 POOLS = {DEFAULT_POOL: Pool(), "other": Pool(driver_slots=1)}
 # What a run-starter serves.

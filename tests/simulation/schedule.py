@@ -9,18 +9,18 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from retrofill.contract.backfills import (
+from retrofill.sdk.names import MAX_BATCH
+from retrofill_core.contract.backfills import (
     BackfillDiscardRequested,
     BackfillPublishRequested,
     BackfillRequested,
     BackfillResumeRequested,
     BackfillUndoRequested,
 )
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import WATCHER, Topic
-from retrofill.domain.budget import Budget
-from retrofill.domain.names import MAX_BATCH
-from retrofill.domain.pipeline import PipelineDefinition
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import WATCHER, Topic
+from retrofill_core.domain.budget import Budget
+from retrofill_core.domain.pipeline import PipelineDefinition
 from tests.simulation.checks.base import ENDED, REST
 from tests.simulation.commands import Commands
 from tests.simulation.faults import Faults

@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.base import Message
-from retrofill.contract.runs import AttemptHeartbeat
-from retrofill.contract.topics import Topic
+from retrofill_core.bus.envelope import headers_of, wire_headers
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.runs import AttemptHeartbeat
+from retrofill_core.contract.topics import Topic
 from tests.simulation.memory.rows import NO_KEY_UPDATE, Tx
 
 if TYPE_CHECKING:

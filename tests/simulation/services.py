@@ -10,18 +10,18 @@ from confluent_kafka import KafkaException
 from backfill_planner.handler import PlannerHandler
 from callback_runner.handler import CallbackHandler
 from deadline_watcher.handler import WatcherHandler
-from retrofill.bus.faults import Fault, classify
-from retrofill.bus.handler import Handler
-from retrofill.bus.inbox import Inbox, Notified, Wake
-from retrofill.bus.poller import Poller
-from retrofill.bus.relay.relay import Relay
-from retrofill.bus.service import Context
-from retrofill.bus.takeover import TopicIds
-from retrofill.bus.worker.context import WorkerContext
-from retrofill.bus.worker.loop import Loop
-from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, WATCHER, Service
-from retrofill.pools import settings_of
-from retrofill.store import callbacks, outbox
+from retrofill_core.bus.faults import Fault, classify
+from retrofill_core.bus.handler import Handler
+from retrofill_core.bus.inbox import Inbox, Notified, Wake
+from retrofill_core.bus.poller import Poller
+from retrofill_core.bus.relay.relay import Relay
+from retrofill_core.bus.service import Context
+from retrofill_core.bus.takeover import TopicIds
+from retrofill_core.bus.worker.context import WorkerContext
+from retrofill_core.bus.worker.loop import Loop
+from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, WATCHER, Service
+from retrofill_core.pools import settings_of
+from retrofill_core.store import callbacks, outbox
 from run_starter.handler import CHANNELS, StarterHandler
 from tests.simulation.bus.connections import Connections
 from tests.simulation.callbacks import SimulatedKinds

@@ -16,8 +16,8 @@ from typing import Any
 import structlog
 from tenacity import Retrying
 
-from retrofill.bus import transaction
-from retrofill.bus.transaction import Transaction
+from retrofill_core.bus import transaction
+from retrofill_core.bus.transaction import Transaction
 from tests.simulation.bus.admin import FakeAdmin
 from tests.simulation.bus.consumer import FakeConsumer
 from tests.simulation.bus.producer import FakeProducer
@@ -82,42 +82,42 @@ def _no_join(self: Any, timeout: float | None = None) -> None:
     """Replaces ``join`` with a no-op: the simulation tracks a stopping process's tasks itself."""
 
 
-_PACKAGES = ("retrofill", "backfill_planner", "run_starter", "deadline_watcher", "callback_runner")
+_PACKAGES = ("retrofill", "retrofill_core", "backfill_planner", "run_starter", "deadline_watcher", "callback_runner")
 # module → names to replace
 _EXCHANGED: dict[str, dict[str, Any]] = {
-    "retrofill.bus.worker.loop": {"time": Time},
-    "retrofill.bus.worker.context": {"time": Time, "shard_transaction": _noted_transaction},
-    "retrofill.bus.worker.batches": {"time": Time},
-    "retrofill.bus.worker.checks": {"time": Time},
-    "retrofill.bus.worker.failures": {"time": Time},
-    "retrofill.bus.worker.shard": {"time": Time},
-    "retrofill.bus.transaction": {"announce": _announce},
-    "retrofill.bus.inbox": {"queue": Queue},
-    "retrofill.bus.calls": {"SimpleQueue": CallsQueue, "Future": Future},
-    "retrofill.bus.envelope": {"uuid": _Uuid},
-    "retrofill.bus.takeover": {"admin": lambda settings, client_id: FakeAdmin(connections())},
-    "retrofill.bus.member": {"Consumer": lambda config: FakeConsumer(connections(), config), "time": Time},
-    "retrofill.bus.poller": {
+    "retrofill_core.bus.worker.loop": {"time": Time},
+    "retrofill_core.bus.worker.context": {"time": Time, "shard_transaction": _noted_transaction},
+    "retrofill_core.bus.worker.batches": {"time": Time},
+    "retrofill_core.bus.worker.checks": {"time": Time},
+    "retrofill_core.bus.worker.failures": {"time": Time},
+    "retrofill_core.bus.worker.shard": {"time": Time},
+    "retrofill_core.bus.transaction": {"announce": _announce},
+    "retrofill_core.bus.inbox": {"queue": Queue},
+    "retrofill_core.bus.calls": {"SimpleQueue": CallsQueue, "Future": Future},
+    "retrofill_core.bus.envelope": {"uuid": _Uuid},
+    "retrofill_core.bus.takeover": {"admin": lambda settings, client_id: FakeAdmin(connections())},
+    "retrofill_core.bus.member": {"Consumer": lambda config: FakeConsumer(connections(), config), "time": Time},
+    "retrofill_core.bus.poller": {
         "threading": Threading,
         "Poller.start": _start_as_task,
         "Poller.join": _no_join,
     },
-    "retrofill.bus.relay.cursor": {"time": Time, "reader": _reader},
-    "retrofill.bus.relay.sending": {"time": Time},
-    "retrofill.bus.relay.holds": {"time": Time},
-    "retrofill.bus.membership": {
+    "retrofill_core.bus.relay.cursor": {"time": Time, "reader": _reader},
+    "retrofill_core.bus.relay.sending": {"time": Time},
+    "retrofill_core.bus.relay.holds": {"time": Time},
+    "retrofill_core.bus.membership": {
         "threading": Threading,
         "Membership.start": _start_as_task,
         "Membership.join": _no_join,
     },
-    "retrofill.bus.relay.relay": {
+    "retrofill_core.bus.relay.relay": {
         "threading": Threading,
         "time": Time,
         "producer": _producer,
         "Relay.start": _start_as_task,
         "Relay.join": _no_join,
     },
-    "retrofill.bus.observability.metrics": {"register": lambda collector: None},
+    "retrofill_core.bus.observability.metrics": {"register": lambda collector: None},
     "backfill_planner.admission": {"time": Time},
     "backfill_planner.barrier": {"time": Time},
     "backfill_planner.progress": {"time": Time},
@@ -139,7 +139,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     },
     # Its senders poll too.
     "run_starter.report_wire": {"ReportWire._serve": lambda wire: None},
-    "retrofill.bus.set_aside": {"time": Time},
+    "retrofill_core.bus.set_aside": {"time": Time},
     "callback_runner.call": {"threading": Threading, "time": Time, "Retrying": _retrying},
     "callback_runner.handler": {
         "threading": Threading,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from retrofill.bus.relay.relay import Relay
-from retrofill.contract.topics import PLANNER, Topic
+from retrofill_core.bus.relay.relay import Relay
+from retrofill_core.contract.topics import PLANNER, Topic
 from tests.simulation.schedule import Scenario, run_schedule
 from tests.simulation.shims import exchanged
 from tests.simulation.test_interleavings import begin, drain

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrofill.contract.backfills import BackfillRequested, BackfillResumeRequested
-from retrofill.contract.base import Message
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import Topic
-from retrofill.domain.budget import Budget
+from retrofill_core.contract.backfills import BackfillRequested, BackfillResumeRequested
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.budget import Budget
 from tests.simulation.schedule import DRAIN_SECONDS, FIRST, Scenario, run_until, run_until_drained
 from tests.simulation.world import World
 from tests.support.definitions import daily

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection
 
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
-from retrofill.store import listed
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
+from retrofill_core.store import listed
 from tests.simulation.mutations.watching import failures_join_without_a_lock
 from tests.simulation.schedule import DRAIN_SECONDS, FIRST, Scenario, run_until, run_until_drained
 from tests.simulation.shims import exchanged

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from backfill_planner.handler import PlannerHandler
-from retrofill.bus.handler import Received
-from retrofill.bus.worker.deaths import DEATHS
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.base import Message
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import PLANNER, Topic
+from retrofill_core.bus.handler import Received
+from retrofill_core.bus.worker.deaths import DEATHS
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import PLANNER, Topic
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
 from tests.simulation.world import World
 from tests.support.definitions import daily

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.topics import RUN_STARTER
+from retrofill_core.contract.topics import RUN_STARTER
 from tests.simulation.schedule import Scenario
 from tests.simulation.services import Instance
 from tests.simulation.shims import exchanged

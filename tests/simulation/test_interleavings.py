@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from retrofill.bus.relay.relay import Relay
-from retrofill.contract.backfills import BackfillCancelRequested, BackfillRequested
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
-from retrofill.store import attempts
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill_core.bus.relay.relay import Relay
+from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillRequested
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
+from retrofill_core.store import attempts
+from retrofill_core.store.tables import SERVICE_TABLES
 from run_starter.claims import Claims
 from run_starter.handler import StarterHandler
 from run_starter.losses import SILENT

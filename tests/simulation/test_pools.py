@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import PLANNER, RUN_STARTER, Topic
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER, Topic
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
 from tests.simulation.shims import exchanged
 from tests.simulation.world import World

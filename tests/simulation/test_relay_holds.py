@@ -12,12 +12,12 @@ from unittest import mock
 import pytest
 from confluent_kafka import KafkaError
 
-from retrofill.bus.relay import reporting
-from retrofill.bus.relay.relay import Relay
-from retrofill.bus.relay.sending import TRIAL_SECONDS
-from retrofill.contract.topics import PLANNER, Topic
-from retrofill.settings import Settings
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill_core.bus.relay import reporting
+from retrofill_core.bus.relay.relay import Relay
+from retrofill_core.bus.relay.sending import TRIAL_SECONDS
+from retrofill_core.contract.topics import PLANNER, Topic
+from retrofill_core.settings import Settings
+from retrofill_core.store.tables import SERVICE_TABLES
 from tests.simulation import primitives
 from tests.simulation.bus.broker import Broker
 from tests.simulation.bus.connections import Connections

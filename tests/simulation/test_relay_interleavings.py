@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from retrofill.bus.relay import numbering
-from retrofill.bus.relay.relay import Relay
-from retrofill.contract.topics import PLANNER, Topic
-from retrofill.settings import Settings
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill_core.bus.relay import numbering
+from retrofill_core.bus.relay.relay import Relay
+from retrofill_core.contract.topics import PLANNER, Topic
+from retrofill_core.settings import Settings
+from retrofill_core.store.tables import SERVICE_TABLES
 from tests.simulation import primitives
 from tests.simulation.bus.broker import Broker
 from tests.simulation.bus.connections import Connections

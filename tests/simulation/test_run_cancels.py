@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.backfills import BackfillPauseRequested, BackfillRequested, RunCancelRequested
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import RUN_STARTER, Topic
+from retrofill_core.contract.backfills import BackfillPauseRequested, BackfillRequested, RunCancelRequested
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import RUN_STARTER, Topic
 from run_starter.executors import RunToDo
 from tests.simulation.drivers import Driver
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from retrofill.contract.backfills import BackfillRequested, RunRetryRequested
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import PLANNER, RUN_STARTER, Topic
+from retrofill_core.contract.backfills import BackfillRequested, RunRetryRequested
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER, Topic
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
 from tests.simulation.servers import LOST, body_of
 from tests.simulation.world import World

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.backfills import BackfillRequested, RunRetryRequested
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import PLANNER, RUN_STARTER, Topic
+from retrofill_core.contract.backfills import BackfillRequested, RunRetryRequested
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER, Topic
 from run_starter.executors import Condition
 from run_starter.starting import Starting
 from tests.simulation import sizes

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from retrofill.store import backfills, claims
+from retrofill_core.store import backfills, claims
 from tests.simulation.jobs import Share, find
 from tests.simulation.memory.engine import Database, Unsupported
 from tests.simulation.mutations import INVARIANT_OF, INVARIANTS, MUTATIONS, applied

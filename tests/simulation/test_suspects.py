@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import PLANNER, RUN_STARTER, Topic
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER, Topic
 from tests.simulation.schedule import DRAIN_SECONDS, FIRST, Scenario, run_until_drained
 from tests.simulation.shims import exchanged
 from tests.simulation.world import World

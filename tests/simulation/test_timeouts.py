@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.runs import RunStaged
-from retrofill.contract.topics import RUN_STARTER, Topic
-from retrofill.domain.pipeline import TaskDefinition
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.runs import RunStaged
+from retrofill_core.contract.topics import RUN_STARTER, Topic
+from retrofill_core.domain.pipeline import TaskDefinition
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
 from tests.simulation.scheduler import Process, Task
 from tests.simulation.servers import wire

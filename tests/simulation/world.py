@@ -9,10 +9,10 @@ from functools import cache
 from typing import Any
 
 from callback_runner.claims import Claim
-from retrofill.contract.base import Message
-from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
-from retrofill.settings import Settings
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
+from retrofill_core.settings import Settings
+from retrofill_core.store.tables import SERVICE_TABLES
 from run_starter.executors import LaunchRequest, RunToDo
 from tests.simulation import primitives, sizes
 from tests.simulation.bus.broker import Broker, Entry, Headers, ce_id_of

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
-from retrofill.domain.attempt import AttemptState
-from retrofill.domain.planning import Intervals, Plan, Span, find_intervals, plan
-from retrofill.domain.run import RunState
-from retrofill.store import attempts, hosts, pipelines, planning, runs
-from retrofill.store import tables as t
-from retrofill.store.clock import database_now
-from retrofill.store.engine import make_engine
-from retrofill.store.transition import IfNull, Plus
+from retrofill.states.attempt import AttemptState
+from retrofill_core.domain.planning import Intervals, Plan, Span, find_intervals, plan
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import attempts, hosts, pipelines, planning, runs
+from retrofill_core.store import tables as t
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.engine import make_engine
+from retrofill_core.store.transition import IfNull, Plus
 from tests.support.definitions import daily
 from tests.support.installation import Installation
 from tests.support.servers import Servers

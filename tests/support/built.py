@@ -6,8 +6,8 @@ import fcntl
 from collections.abc import Callable
 from pathlib import Path
 
-from retrofill.settings import Settings
-from retrofill.stack.maven import cache_folder
+from retrofill_core.settings import Settings
+from retrofill_tools.stack.maven import cache_folder
 
 
 def built(name: str, build: Callable[[Path], None]) -> Path:

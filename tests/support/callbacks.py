@@ -13,10 +13,10 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from psycopg.types.json import Jsonb
 
-from retrofill.bus.clients import admin, reader
-from retrofill.contract.deadlines import CallbackRequested
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import Topic
+from retrofill_core.bus.clients import admin, reader
+from retrofill_core.contract.deadlines import CallbackRequested
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import Topic
 from tests.support.events import Event
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.receiver import Receiver, receiving

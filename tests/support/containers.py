@@ -14,11 +14,11 @@ from pydantic import SecretStr
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import ExecWaitStrategy, LogMessageWaitStrategy
 
-from retrofill.admin.database import prepare_database
-from retrofill.contract.topics import SERVICES
-from retrofill.settings import Settings
-from retrofill.stack.ports import held_port
-from retrofill.store.roles import READER
+from retrofill_core.contract.topics import SERVICES
+from retrofill_core.settings import Settings
+from retrofill_core.store.roles import READER
+from retrofill_tools.admin.database import prepare_database
+from retrofill_tools.stack.ports import held_port
 from tests.support.installation import PARTITIONS
 from tests.support.servers import Servers
 

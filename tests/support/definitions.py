@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrofill.contract.partitioning import partition_of
-from retrofill.domain.alert import DeadlineAlert
-from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.domain.alert import DeadlineAlert
+from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
 from tests.support.installation import PARTITIONS
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from retrofill.contract.topics import SERVICES
+from retrofill_core.contract.topics import SERVICES
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = (*(f"{service.package}.__main__" for service in SERVICES.values()), "tests.support.instant_starter")

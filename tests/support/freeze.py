@@ -13,7 +13,7 @@ from typing import Any
 from tools.examples import example_of
 from tools.schemas import schema_of
 
-from retrofill.contract.base import REGISTRY, VERSION
+from retrofill_core.contract.base import REGISTRY, VERSION
 
 # One of two fields is required, which the schema cannot express.
 ALSO = {"CodeLocation": ("file",)}

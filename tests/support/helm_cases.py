@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.topics import CONSOLE, OPERATOR, SERVICES
-from retrofill.settings import Settings
+from retrofill_core.contract.topics import CONSOLE, OPERATOR, SERVICES
+from retrofill_core.settings import Settings
 from tests.support import helm
 from tests.support.manifests import Manifest, Pod, pods
 

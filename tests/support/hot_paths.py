@@ -13,16 +13,16 @@ from sqlalchemy import Engine
 
 from backfill_planner.progress import announce
 from deadline_watcher.verdicts import apply_verdicts
-from retrofill.bus.envelope import Record
-from retrofill.bus.handler import Received
-from retrofill.bus.set_aside import SetAside
-from retrofill.bus.takeover import Ends
-from retrofill.bus.transaction import Transaction, shard_transaction
-from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, Report, RunBegan, RunReported, TaskReported
-from retrofill.contract.topics import PLANNER, RUN_STARTER, WATCHER, Service, Topic
-from retrofill.store import attempts, backfills, deadlines
-from retrofill.store.clock import database_now
-from retrofill.store.engine import make_engine
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.handler import Received
+from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.takeover import Ends
+from retrofill_core.bus.transaction import Transaction, shard_transaction
+from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, Report, RunBegan, RunReported, TaskReported
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER, WATCHER, Service, Topic
+from retrofill_core.store import attempts, backfills, deadlines
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.engine import make_engine
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
 from run_starter.executors import Condition, Key, LaunchRequest, RunToDo

@@ -20,14 +20,14 @@ import psycopg
 from confluent_kafka import Consumer, Producer
 from psycopg.rows import dict_row
 
-from retrofill.bus.clients import producer, reader
-from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.base import Message
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import CLI_CLIENT, OPERATOR, SERVICES, Topic
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.settings import Settings
+from retrofill_core.bus.clients import producer, reader
+from retrofill_core.bus.envelope import headers_of, wire_headers
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import CLI_CLIENT, OPERATOR, SERVICES, Topic
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.settings import Settings
 from tests.support.events import Event, follow, read_to_end
 from tests.support.forks import Forked, Nursery
 from tests.support.replica import Replica

@@ -23,10 +23,22 @@ from typing import Any, cast
 
 from confluent_kafka import Producer
 
-from retrofill.bus.clients import producer
-from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.bus.service import Context, run_service
-from retrofill.contract.runs import (
+from retrofill.driver.execute import Result
+from retrofill.driver.publishing import Publisher, publish_all
+from retrofill.driver.session import Sessions
+from retrofill.outputs.kept import NotKept
+from retrofill.outputs.reviewed import remember
+from retrofill.outputs.staging import Staging
+from retrofill.outputs.tables.publication import TablePublication, Tables
+from retrofill.protocol.errors import error_info
+from retrofill.protocol.facts import ErrorInfo, as_json
+from retrofill.protocol.launch import Launch, LaunchedRun, Piece
+from retrofill.protocol.table_output import TableOutput
+from retrofill.sdk.names import DEFAULT_POOL
+from retrofill_core.bus.clients import producer
+from retrofill_core.bus.envelope import headers_of, wire_headers
+from retrofill_core.bus.service import Context, run_service
+from retrofill_core.contract.runs import (
     AttemptEnded,
     Report,
     RunBaseChanged,
@@ -36,20 +48,8 @@ from retrofill.contract.runs import (
     RunStaged,
     TaskReported,
 )
-from retrofill.contract.topics import RUN_STARTER, Topic
-from retrofill.domain.names import DEFAULT_POOL
-from retrofill.driver.errors import error_info
-from retrofill.driver.execute import Result
-from retrofill.driver.facts import ErrorInfo, as_json
-from retrofill.driver.kept import NotKept
-from retrofill.driver.launch import Launch, LaunchedRun, Piece
-from retrofill.driver.publishing import Publisher, publish_all
-from retrofill.driver.reviewed import remember
-from retrofill.driver.session import Sessions
-from retrofill.driver.staging import Staging
-from retrofill.driver.tables.output import TableOutput
-from retrofill.driver.tables.publication import TablePublication, Tables
-from retrofill.settings import Settings
+from retrofill_core.contract.topics import RUN_STARTER, Topic
+from retrofill_core.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest
 from run_starter.handler import CHANNELS, StarterHandler
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from retrofill import java as runtime
-from retrofill.settings import Settings
-from retrofill.stack.kafka import VERSION
-from retrofill.stack.maven import Artifact, FetchFailed, cache_folder
+from retrofill.spark import java as runtime
+from retrofill_core.settings import Settings
+from retrofill_tools.stack.kafka import VERSION
+from retrofill_tools.stack.maven import Artifact, FetchFailed, cache_folder
 from tests.support.maven import maven
 
 CLASSES = {

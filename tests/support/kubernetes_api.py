@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from retrofill.stack.ports import held_port
+from retrofill_tools.stack.ports import held_port
 from tests.support.installation import until
 from tests.support.kubernetes_binaries import binaries
 from tests.support.stopped import stopped

@@ -13,16 +13,16 @@ from typing import Any, cast
 
 from psycopg.conninfo import conninfo_to_dict
 
-from retrofill import java
-from retrofill.driver.facts import ErrorInfo
-from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.session import Sessions
-from retrofill.driver.staging import Staging
-from retrofill.driver.tables.group import groups_of
-from retrofill.driver.tables.publication import TablePublication, TableResult, Tables, steps
 from retrofill.driver.versions import close_by_stop_only
-from retrofill.settings import Settings
-from retrofill.stack.maven import Artifact
+from retrofill.outputs.staging import Staging
+from retrofill.outputs.tables.group import groups_of
+from retrofill.outputs.tables.publication import TablePublication, TableResult, Tables, steps
+from retrofill.protocol.facts import ErrorInfo
+from retrofill.protocol.launch import Launch, Piece
+from retrofill.spark import java
+from retrofill_core.settings import Settings
+from retrofill_tools.stack.maven import Artifact
 from tests.support.maven import jar
 from tests.support.spark_cluster import connect_process
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retrofill.contract.topics import Topic
-from retrofill.user_code.loading import load_pipelines
+from retrofill_core.contract.topics import Topic
 from tests.support.installation import Installation
+from tests.support.loading import definition_of, load_pipelines
 
 _CODE = """
 import time
@@ -28,7 +28,7 @@ def apply_trivial(made: Installation, name: str, limit: int, batch: int = 1, sec
     notes, file = made.settings.home / f"{name}.notes", made.settings.home / f"{name}.py"
     file.write_text(_CODE.format(name=name, limit=limit, batch=batch, seconds=seconds, notes=str(notes)))
     ((pipeline, location),) = load_pipelines(file)
-    made.apply(pipeline.to_definition(location))
+    made.apply(definition_of(pipeline, location))
     return notes
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from retrofill import java as runtime
-from retrofill.settings import Settings
-from retrofill.stack.maven import Artifact, Maven
+from retrofill.spark import java as runtime
+from retrofill_core.settings import Settings
+from retrofill_tools.stack.maven import Artifact, Maven
 
 
 def maven(settings: Settings, java: Path) -> Maven:

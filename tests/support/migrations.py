@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import retrofill.store.migrations.versions
+import retrofill_core.store.migrations.versions
 
-VERSIONS = Path(retrofill.store.migrations.versions.__file__).parent
+VERSIONS = Path(retrofill_core.store.migrations.versions.__file__).parent
 _NEW_TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+)", re.IGNORECASE)
 _ADDED_COLUMN = re.compile(r"ADD COLUMN (?:IF NOT EXISTS )?(\S+) ([^,]*(?:\([^)]*\)[^,]*)*)", re.IGNORECASE)
 # Patterns in statements about existing tables → the effect on a release that knows the old schema.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.domain.environment import PackedEnvironment
-from retrofill.settings import Settings
-from retrofill.user_code.packing import pack
+from retrofill_core.domain.environment import PackedEnvironment
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.packing import pack
 from tests.support.wheels import configured, make_wheel
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, TopicPartition
 
-from retrofill.bus.clients import reader
-from retrofill.contract.topics import Service
+from retrofill_core.bus.clients import reader
+from retrofill_core.contract.topics import Service
 from tests.support.installation import PARTITIONS, Installation
 
 

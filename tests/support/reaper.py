@@ -46,7 +46,7 @@ def _prefix(mark: str) -> str:
 def end(mark: str) -> None:
     """Kill until nothing is left, as a supervisor starts others meanwhile. Then delete the folders."""
     # Here: most watchers wait for minutes, and these take a second to import.
-    from retrofill.stack.processes import marked, wait_exited
+    from retrofill_tools.stack.processes import marked, wait_exited
 
     while left := marked(MARK, mark):
         for each in left:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.admin.database import prepare_database
-from retrofill.store.engine import make_engine
+from retrofill_core.store.engine import make_engine
+from retrofill_tools.admin.database import prepare_database
 from tests.support.installation import ROOT, Installation, path_of
 
 # A release that works with schemas up to 0010, and its own schema.
@@ -52,7 +52,7 @@ def schema_of(made: Installation) -> str:
 def command(made: Installation, *arguments: str, tree: Path = ROOT, **environment: str) -> subprocess.Popen[str]:
     """Start a CLI command of the release in ``tree``."""
     return subprocess.Popen(
-        [sys.executable, "-c", "from retrofill.cli.main import run; run()", *arguments],
+        [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", *arguments],
         cwd=tree,
         env={**os.environ, **made.environment(), **path_of(tree), **environment},
         stdout=subprocess.PIPE,

@@ -14,7 +14,7 @@ from typing import Any
 
 import botocore.session
 
-from retrofill.stack.ports import held_port
+from retrofill_tools.stack.ports import held_port
 from tests.support.installation import until
 
 WEED = Path(sys.executable).with_name("weed")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 
-from retrofill import java
-from retrofill.bus.clients import admin
-from retrofill.stack import kafka, ports, processes
-from retrofill.stack.layout import Layout
-from retrofill.stack.maven import Maven
+from retrofill.spark import java
+from retrofill_core.bus.clients import admin
+from retrofill_tools.stack import kafka, ports, processes
+from retrofill_tools.stack.layout import Layout
+from retrofill_tools.stack.maven import Maven
 from tests.support.installation import until
 from tests.support.servers import Servers
 

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from retrofill.admin.init import initialize
-from retrofill.admin.topics import create_topics
-from retrofill.settings import Settings
-from retrofill.stack import kafka_auth
-from retrofill.stack.layout import KAFKA, POSTGRES, Layout
-from retrofill.stack.stack import Stack
+from retrofill_core.settings import Settings
+from retrofill_tools.admin.init import initialize
+from retrofill_tools.admin.topics import create_topics
+from retrofill_tools.stack import kafka_auth
+from retrofill_tools.stack.layout import KAFKA, POSTGRES, Layout
+from retrofill_tools.stack.stack import Stack
 from tests.support.forks import Nursery
 from tests.support.installation import PARTITIONS, Installation
 

@@ -43,7 +43,7 @@ class User:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", "from retrofill.cli.main import run; run()", *arguments],
+            [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", *arguments],
             env={**os.environ, **self.made.environment(), **self.environment},
             capture_output=True,
             text=True,

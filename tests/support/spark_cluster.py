@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from retrofill.settings import Settings
-from retrofill.stack import spark, spark_cluster
-from retrofill.stack.layout import SPARK, Layout
-from retrofill.stack.ports import answers, held_port
+from retrofill_core.settings import Settings
+from retrofill_tools.stack import spark, spark_cluster
+from retrofill_tools.stack.layout import SPARK, Layout
+from retrofill_tools.stack.ports import answers, held_port
 from tests.support.installation import until
 from tests.support.maven import maven
 

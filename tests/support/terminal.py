@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retrofill.cli.main import run
+from retrofill_tools.cli.main import run
 
 
 @dataclass(frozen=True)

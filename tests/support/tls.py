@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
-from retrofill import java
-from retrofill.bus.clients import admin
-from retrofill.settings import Settings
-from retrofill.stack import kafka, kafka_auth, ports, processes
-from retrofill.stack.layout import Identity, Layout
-from retrofill.stack.maven import Maven
+from retrofill.spark import java
+from retrofill_core.bus.clients import admin
+from retrofill_core.settings import Settings
+from retrofill_tools.stack import kafka, kafka_auth, ports, processes
+from retrofill_tools.stack.layout import Identity, Layout
+from retrofill_tools.stack.maven import Maven
 from tests.support.installation import until
 
 ADDRESS = "127.0.0.1"

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import psycopg
 
-from retrofill.stack.processes import of_stack
+from retrofill_tools.stack.processes import of_stack
 from tests.support.installation import ROOT
 
 

@@ -15,11 +15,11 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from retrofill import java as runtime
-from retrofill.java import spark_jars
-from retrofill.settings import Settings
-from retrofill.stack.maven import Artifact, FetchFailed
-from retrofill.stack.ports import held_port
+from retrofill.spark import java as runtime
+from retrofill.spark.java import spark_jars
+from retrofill_core.settings import Settings
+from retrofill_tools.stack.maven import Artifact, FetchFailed
+from retrofill_tools.stack.ports import held_port
 from tests.support.installation import until
 from tests.support.maven import jar
 from tests.support.stopped import stopped

@@ -29,7 +29,7 @@ def test_the_contracts_of_imports_are_kept() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("module", ["retrofill", "retrofill.contract", "retrofill.domain.planning"])
+@pytest.mark.parametrize("module", ["retrofill", "retrofill_core.contract", "retrofill_core.domain.planning"])
 def test_importing_it_loads_no_client(module: str) -> None:
     code = f"import sys, {module}; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from retrofill import clusters
-from retrofill.clusters import CannotKill, end, tag_of, tag_of_script
-from retrofill.clusters.find import cluster_of
-from retrofill.clusters.kubernetes import Kubernetes
-from retrofill.clusters.yarn import TAGS, Yarn
 from retrofill.driver.config import Config
 from retrofill.driver.ending import ending
-from retrofill.settings import Settings
-from retrofill.spark_home import SparkHome
+from retrofill.spark import clusters
+from retrofill.spark.clusters import CannotKill, end, tag_of, tag_of_script
+from retrofill.spark.clusters.find import cluster_of
+from retrofill.spark.clusters.kubernetes import Kubernetes
+from retrofill.spark.clusters.yarn import TAGS, Yarn
+from retrofill.spark.home import SparkHome
+from retrofill_core.settings import Settings
 
 SECRET = "hunter2"
 POD = """Application status (driver):

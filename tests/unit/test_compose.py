@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from retrofill.contract.topics import SERVICES
-from retrofill.settings import Settings
+from retrofill_core.contract.topics import SERVICES
+from retrofill_core.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()

@@ -8,7 +8,7 @@ from tests.support.doc_commands import mentioned, shown, words_of
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from retrofill.cli.main import command_line
+from retrofill_tools.cli.main import command_line
 
 COMMAND = typer.main.get_command(command_line())
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from benchmarks.core import Figure
 
-from retrofill.domain import attempt, backfill, callback, deadline, run, task_run
-from retrofill.domain.machine import Machine
-from retrofill.settings import Settings
-from retrofill.store.roles import WRITES
+from retrofill.states import attempt, task_run
+from retrofill.states.machine import Machine
+from retrofill_core.domain import backfill, callback, deadline, run
+from retrofill_core.settings import Settings
+from retrofill_core.store.roles import WRITES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from retrofill.errors import first_line, kind_and_line
-from retrofill.stack.processes import why_it_ended
+from retrofill_tools.stack.processes import why_it_ended
 
 
 @pytest.mark.parametrize(

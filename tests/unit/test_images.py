@@ -12,7 +12,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "deploy" / "requirements"
-OWN = ("retrofill", "backfill_planner", "callback_runner", "deadline_watcher", "retrofill_console", "run_starter")
+OWN = (
+    "retrofill",
+    "retrofill_core",
+    "retrofill_tools",
+    "backfill_planner",
+    "callback_runner",
+    "deadline_watcher",
+    "retrofill_console",
+    "run_starter",
+)
 # Imports the last argument, a module or a script, and refuses the packages that are named before it. With a colon, it
 # calls the module's function.
 IMPORT = """
@@ -37,7 +46,7 @@ else:
         ("services", "callback_runner.__main__"),
         ("services", "retrofill_console.__main__"),
         ("spark", "run_starter.__main__"),
-        ("spark", "retrofill.cli.main:command_line"),
+        ("spark", "retrofill_tools.cli.main:command_line"),
         ("spark", "deploy/spark.py"),
     ],
 )

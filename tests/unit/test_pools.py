@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from retrofill.cli.config import shown
-from retrofill.pools import Pool, pools_of, served, settings_of
-from retrofill.settings import Settings, WrongSetting, read_settings
+from retrofill_core.pools import Pool, pools_of, served, settings_of
+from retrofill_core.settings import Settings, WrongSetting, read_settings
+from retrofill_tools.cli.config import shown
 
 SECRET = "hunter2-hunter2"
 TOML = f"""

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from tests.support.listening import listening
 
-from retrofill.groups import STACK
-from retrofill.stack.ports import Reservations, held_port
+from retrofill.system.groups import STACK
+from retrofill_tools.stack.ports import Reservations, held_port
 
 # Linux: the range of ports that the kernel chooses from, per socket.
 IP_LOCAL_PORT_RANGE = 51

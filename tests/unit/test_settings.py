@@ -10,13 +10,13 @@ import pytest
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from retrofill.bus.clients import security
-from retrofill.bus.service import run_service
-from retrofill.cli.config import shown
-from retrofill.cli.main import run
-from retrofill.contract.topics import PLANNER
-from retrofill.groups import STACK
-from retrofill.settings import Settings, WrongSetting, read_settings
+from retrofill.system.groups import STACK
+from retrofill_core.bus.clients import security
+from retrofill_core.bus.service import run_service
+from retrofill_core.contract.topics import PLANNER
+from retrofill_core.settings import Settings, WrongSetting, read_settings
+from retrofill_tools.cli.config import shown
+from retrofill_tools.cli.main import run
 from run_starter.executors import processes
 from run_starter.executors.command import told
 

@@ -8,7 +8,7 @@ import sys
 
 WAITS = """
 import signal, threading
-from retrofill.signals import on_signals
+from retrofill.system.signals import on_signals
 stopping, seen = threading.Event(), set()
 on_signals((signal.SIGTERM, signal.SIGINT), lambda number: (seen.add(number), stopping.set()))
 print("waits", flush=True)

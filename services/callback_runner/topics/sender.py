@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Outcome, Raised, Returned
 from callback_runner.tries import Permit
-from retrofill.bus.clients import is_fatal, producer
-from retrofill.bus.envelope import new_headers, wire_headers
-from retrofill.contract.topics import CALLBACK_RUNNER, is_own
-from retrofill.settings import Settings
+from retrofill_core.bus.clients import is_fatal, producer
+from retrofill_core.bus.envelope import new_headers, wire_headers
+from retrofill_core.contract.topics import CALLBACK_RUNNER, is_own
+from retrofill_core.settings import Settings
 
 # Threads share the producer: another thread's poll may serve this one's delivery report.
 POLL_SECONDS = 0.05

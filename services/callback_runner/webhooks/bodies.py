@@ -10,7 +10,7 @@ from typing import Any
 
 from callback_runner.claims import Claim
 from callback_runner.webhooks.notices import Notice, notice_of
-from retrofill.bus.envelope import ID_NAMESPACE
+from retrofill_core.bus.envelope import ID_NAMESPACE
 
 Body = dict[str, Any]
 # Most fields of one section in Slack.

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from callback_runner.claims import Claim
-from retrofill.domain.deadline import Scope
 from retrofill.errors import shortened
+from retrofill_core.domain.deadline import Scope
 
 TITLE_CHARACTERS = 150
 NAME_CHARACTERS = 40

@@ -6,9 +6,9 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from retrofill.contract.fields import RunId
-from retrofill.domain.bounds import Bound
-from retrofill.domain.budget import Budget
+from retrofill_core.contract.fields import RunId
+from retrofill_core.domain.bounds import Bound
+from retrofill_core.domain.budget import Budget
 
 # Callbacks or dead letters that are replayed at a time: each waits for its answer.
 MOST_REPLAYED = 100

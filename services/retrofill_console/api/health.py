@@ -10,14 +10,14 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 
-from retrofill.bus.clients import admin
-from retrofill.client import health as installation
-from retrofill.client import read_hosts, read_runs
-from retrofill.client.failures import explain_kafka, explain_postgres
-from retrofill.client.pools import summary
-from retrofill.contract.topics import CLI_CLIENT
-from retrofill.store.clock import database_now
 from retrofill_console.console import Console
+from retrofill_core.bus.clients import admin
+from retrofill_core.contract.topics import CLI_CLIENT
+from retrofill_core.store.clock import database_now
+from retrofill_tools.client import health as installation
+from retrofill_tools.client import read_hosts, read_runs
+from retrofill_tools.client.failures import explain_kafka, explain_postgres
+from retrofill_tools.client.pools import summary
 
 # Attempts that are listed.
 MOST = 100

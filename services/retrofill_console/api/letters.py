@@ -6,15 +6,15 @@ from typing import Any
 
 from starlette.requests import Request
 
-from retrofill.client.dead_letters import Letter, find_letter, newest, origin_of, republish
-from retrofill.client.kafka import reading_topics
-from retrofill.contract.topics import REQUESTS, Topic
 from retrofill.errors import UserError
 from retrofill_console.answers import Refused
 from retrofill_console.api.bodies import Places
 from retrofill_console.api.parameters import limit
 from retrofill_console.asking import ANSWER_SECONDS
 from retrofill_console.console import Console
+from retrofill_core.contract.topics import REQUESTS, Topic
+from retrofill_tools.client.dead_letters import Letter, find_letter, newest, origin_of, republish
+from retrofill_tools.client.kafka import reading_topics
 
 # A letter may have 1.9 MB. All are read again at each new one.
 VALUE_BYTES = 10_000

@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from retrofill.attempt_logs.marks import Part
-from retrofill.client import read_runs
-from retrofill.client.attempt_log import NoLog, find_log
-from retrofill.client.logs import Source, Tail
-from retrofill.domain.attempt import LIVE, AttemptMode
 from retrofill.errors import NotThere, UserError
+from retrofill.states.attempt import LIVE, AttemptMode
 from retrofill_console.api.parameters import number
 from retrofill_console.console import Console
 from retrofill_console.live.events import STREAM, message
+from retrofill_tools.client import read_runs
+from retrofill_tools.client.attempt_log import NoLog, find_log
+from retrofill_tools.client.logs import Source, Tail
 
 POLL_SECONDS = 0.5
 # A message without lines: proxies cut streams that are silent.

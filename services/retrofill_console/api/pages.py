@@ -6,17 +6,17 @@ from typing import Any
 
 from starlette.requests import Request
 
-from retrofill.client import backfill_facts, listed, read_runs, run_facts
-from retrofill.client import grid as grids
-from retrofill.client import read as reads
-from retrofill.client.pipeline_facts import find_pipeline, pipeline_as_json
-from retrofill.domain.backfill import BackfillState
-from retrofill.domain.callback import CallbackState
-from retrofill.domain.deadline import DeadlineState
-from retrofill.domain.run import RunState
 from retrofill.errors import NotThere
 from retrofill_console.api.parameters import filters, limit, number, states
 from retrofill_console.console import Console
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.domain.callback import CallbackState
+from retrofill_core.domain.deadline import DeadlineState
+from retrofill_core.domain.run import RunState
+from retrofill_tools.client import backfill_facts, listed, read_runs, run_facts
+from retrofill_tools.client import grid as grids
+from retrofill_tools.client import read as reads
+from retrofill_tools.client.pipeline_facts import find_pipeline, pipeline_as_json
 
 
 def backfills(console: Console, request: Request) -> Any:

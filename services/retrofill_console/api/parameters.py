@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from starlette.requests import Request
 
-from retrofill.contract.base import MAX_INT
 from retrofill.errors import WrongUsage
+from retrofill_core.contract.base import MAX_INT
 
 MOST, USUAL = 10_000, 50
 # Python refuses to read texts of thousands of digits.

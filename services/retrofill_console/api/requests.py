@@ -9,13 +9,12 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from retrofill.client import backfill_facts, read_runs
-from retrofill.client.again import requested_again
-from retrofill.client.ask import ask
-from retrofill.client.command_line import as_json, command_of
-from retrofill.client.grid import grid_of
-from retrofill.client.previewing import Preview, look_ahead
-from retrofill.contract.backfills import (
+from retrofill.errors import UserError, WrongUsage
+from retrofill_console.answers import Refused
+from retrofill_console.api.bodies import Approval, CallbackIds, NamedRuns, Resume
+from retrofill_console.asking import ANSWER_SECONDS, answered, command
+from retrofill_console.console import Console
+from retrofill_core.contract.backfills import (
     MAX_NAMED,
     BackfillCancelRequested,
     BackfillChangeRequested,
@@ -28,16 +27,17 @@ from retrofill.contract.backfills import (
     RunCancelRequested,
     RunRetryRequested,
 )
-from retrofill.contract.base import Message
-from retrofill.contract.deadlines import CallbackReplayRequested
-from retrofill.contract.topics import Topic
-from retrofill.domain.run import RunState
-from retrofill.domain.schedule import range_bound
-from retrofill.errors import UserError, WrongUsage
-from retrofill_console.answers import Refused
-from retrofill_console.api.bodies import Approval, CallbackIds, NamedRuns, Resume
-from retrofill_console.asking import ANSWER_SECONDS, answered, command
-from retrofill_console.console import Console
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.deadlines import CallbackReplayRequested
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.run import RunState
+from retrofill_core.domain.schedule import range_bound
+from retrofill_tools.client import backfill_facts, read_runs
+from retrofill_tools.client.again import requested_again
+from retrofill_tools.client.ask import ask
+from retrofill_tools.client.command_line import as_json, command_of
+from retrofill_tools.client.grid import grid_of
+from retrofill_tools.client.previewing import Preview, look_ahead
 
 # Runs that are cancelled or retried at a time: ten commands.
 MOST_RUNS = 1000

@@ -15,8 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from retrofill.client.documents import encoded
-from retrofill.contract.base import Message, Undecodable, decode_object
 from retrofill.errors import WrongUsage
 from retrofill_console.answers import JSON, answer, failed
 from retrofill_console.api.bodies import Entry, Nothing
@@ -25,6 +23,8 @@ from retrofill_console.api.table import ASKS, LIVE, LOG, READS, Ask, Read
 from retrofill_console.console import Console
 from retrofill_console.live.events import STREAM
 from retrofill_console.login import COOKIE, KEEP_SECONDS, Login
+from retrofill_core.contract.base import Message, Undecodable, decode_object
+from retrofill_tools.client.documents import encoded
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 # A request with ten thousand dates takes a third of it.

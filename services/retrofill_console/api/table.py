@@ -8,15 +8,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from retrofill.contract.backfills import BackfillChangeRequested, BackfillRequested
-from retrofill.domain.backfill import BackfillState
-from retrofill.domain.callback import CallbackState
-from retrofill.domain.deadline import DeadlineState
-from retrofill.domain.run import RunState
 from retrofill_console.answers import JSON
 from retrofill_console.api import health, letters, logs, pages, requests
 from retrofill_console.api.bodies import Approval, CallbackIds, NamedRuns, Nothing, Places, Resume
 from retrofill_console.live.events import STREAM
+from retrofill_core.contract.backfills import BackfillChangeRequested, BackfillRequested
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.domain.callback import CallbackState
+from retrofill_core.domain.deadline import DeadlineState
+from retrofill_core.domain.run import RunState
 
 LIMIT = {"limit": "At most this many, 50 by default"}
 OF = {"pipeline": "Only this pipeline", "backfill": "Only this backfill"}

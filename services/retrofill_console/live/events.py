@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from retrofill.client.documents import encoded
-from retrofill.contract.topics import Topic
-from retrofill.domain.run import RunState
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.run import RunState
+from retrofill_tools.client.documents import encoded
 
 # What viewers are shown at once; the dead letters' bodies are not ours.
 TOPICS = (

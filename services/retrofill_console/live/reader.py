@@ -10,15 +10,15 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
-from retrofill.bus.clients import reader
-from retrofill.client.failures import explain_kafka
-from retrofill.client.kafka import bounds_of, content, partitions_of
-from retrofill.contract.base import Undecodable, decode_object
-from retrofill.contract.topics import CLI_CLIENT, Topic
 from retrofill.errors import UserError
-from retrofill.settings import Settings
 from retrofill_console.live.events import TOPICS, Event, shortened
 from retrofill_console.live.hub import Hub
+from retrofill_core.bus.clients import reader
+from retrofill_core.contract.base import Undecodable, decode_object
+from retrofill_core.contract.topics import CLI_CLIENT, Topic
+from retrofill_core.settings import Settings
+from retrofill_tools.client.failures import explain_kafka
+from retrofill_tools.client.kafka import bounds_of, content, partitions_of
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS = 0.25

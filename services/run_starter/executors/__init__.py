@@ -10,10 +10,10 @@ from zoneinfo import ZoneInfo
 
 from pydantic import JsonValue
 
-from retrofill.contract.runs import ErrorInfo, Report
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.driver.tables.output import TableOutput
+from retrofill.protocol.table_output import TableOutput
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.contract.runs import ErrorInfo, Report
+from retrofill_core.domain.pipeline import PipelineDefinition
 
 # Called with ``None`` once a report is durable, else with why it never will be.
 OnDelivery = Callable[[str | None], object]
@@ -128,7 +128,7 @@ class LaunchRequest:
         return len(self.runs) if self.mode == AttemptMode.EACH else 1
 
     def as_json(self) -> dict[str, Any]:
-        """The ``launch`` message to a driver process (``retrofill.driver.launch``)."""
+        """The ``launch`` message to a driver process (``retrofill.protocol.launch``)."""
         zone = ZoneInfo(self.pipeline.timezone)
         return {
             "backfill_id": self.backfill_id,

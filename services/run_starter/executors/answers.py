@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, RunBegan
+from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, RunBegan
 from run_starter.executors import Host, LaunchRequest, OnDelivery, TimedOut
 from run_starter.executors.acknowledging import Acknowledging
 from run_starter.executors.driver_reports import NotAReport, report_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from retrofill.clusters.find import has_applications
-from retrofill.domain.allowed import refusal
-from retrofill.domain.attempt import AttemptMode
-from retrofill.pools import served
-from retrofill.settings import Settings
+from retrofill.spark.clusters.find import has_applications
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.domain.allowed import refusal
+from retrofill_core.pools import served
+from retrofill_core.settings import Settings
 from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest, submission
 from run_starter.executors.check_spark import check
 from run_starter.executors.clearing import Clearing

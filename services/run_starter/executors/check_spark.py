@@ -6,11 +6,11 @@ import os
 import sys
 from pathlib import Path
 
-from retrofill import java
 from retrofill.errors import NotConfigured
-from retrofill.setting_types import check_cluster
-from retrofill.settings import Settings
-from retrofill.spark_home import SparkHome
+from retrofill.spark import java
+from retrofill.spark.home import SparkHome
+from retrofill_core.setting_types import check_cluster
+from retrofill_core.settings import Settings
 
 
 def check(settings: Settings, python: str = sys.executable) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from retrofill.user_code.environments import Packed
+from retrofill_core.user_code.environments import Packed
 from run_starter.executors import LaunchRequest
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from retrofill import clusters
-from retrofill.clusters import Cluster
-from retrofill.clusters.find import cluster_of
-from retrofill.spark_home import SparkHome
+from retrofill.spark import clusters
+from retrofill.spark.clusters import Cluster
+from retrofill.spark.clusters.find import cluster_of
+from retrofill.spark.home import SparkHome
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.command import Drivers
 from run_starter.executors.kills import Kills

@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import SecretStr
 
 from retrofill.driver.config import Config
-from retrofill.java import bundled
-from retrofill.pools import Pool, Source, pools_of, settings_of
-from retrofill.settings import NotConfigured, Settings
-from retrofill.user_code.environments import Packed
+from retrofill.spark.java import bundled
+from retrofill_core.pools import Pool, Source, pools_of, settings_of
+from retrofill_core.settings import NotConfigured, Settings
+from retrofill_core.user_code.environments import Packed
 from run_starter.executors import Condition, LaunchRequest
 
 # Shorter ones are no secrets, and masking them would make logs unreadable.

@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from retrofill.contract.explain import explain
-from retrofill.contract.runs import (
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.contract.explain import explain
+from retrofill_core.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,
     Report,
@@ -20,7 +21,6 @@ from retrofill.contract.runs import (
     RunStaged,
     TaskReported,
 )
-from retrofill.domain.attempt import AttemptMode
 from run_starter.executors import LaunchRequest
 
 _KINDS: Mapping[str, type[Report]] = {

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from retrofill.driver.environment import VARIABLE
-from retrofill.user_code.environments import Environments, Packed, Unpacked
+from retrofill_core.driver_package import package
+from retrofill_core.user_code.environments import Environments, Packed, Unpacked
 from run_starter.executors import LaunchRequest, processes
 from run_starter.executors.command import Drivers
-from run_starter.executors.package import package
 
 # That drivers start, without Spark, which spark-submit may bring. A package may hide a module of Python's.
 CHECK = "import sys; sys.path.insert(0, sys.argv[1]); import retrofill.driver.serve"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
-from retrofill.clusters import END_SECONDS, Cluster
+from retrofill.spark.clusters import END_SECONDS, Cluster
 
 log = structlog.get_logger(__name__)
 

@@ -14,15 +14,15 @@ from typing import Any
 import structlog
 
 from retrofill.attempt_logs.channel import VARIABLE
-from retrofill.groups import lines_until_exit
-from retrofill.settings import Settings
-from retrofill.user_code.environments import Packed
+from retrofill.system.groups import lines_until_exit
+from retrofill_core.driver_package import entry, package
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.environments import Packed
 from run_starter.executors import Condition, Host, Key, LaunchRequest, choosing, processes
 from run_starter.executors.answers import Answers
 from run_starter.executors.command import Drivers, told, versions
 from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.logs import AttemptLogs
-from run_starter.executors.package import entry, package
 from run_starter.executors.worker import Worker
 
 log = structlog.get_logger(__name__)

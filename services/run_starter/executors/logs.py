@@ -1,4 +1,4 @@
-"""The process that writes the logs of this host's attempts (``retrofill.attempt_logs.writer``)."""
+"""The process that writes the logs of this host's attempts (``retrofill_core.attempt_logs.writer``)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import time
 import structlog
 
 from retrofill.attempt_logs.channel import open_log
-from retrofill.attempt_logs.files import folder_of
-from retrofill.attempt_logs.writer import Config
-from retrofill.settings import Settings
+from retrofill_core.attempt_logs.files import folder_of
+from retrofill_core.attempt_logs.writer import Config
+from retrofill_core.settings import Settings
 from run_starter.executors import processes
 
 log = structlog.get_logger(__name__)
-COMMAND = (sys.executable, "-m", "retrofill.attempt_logs.writer")
+COMMAND = (sys.executable, "-m", "retrofill_core.attempt_logs.writer")
 CLOSE_SECONDS = 5.0
 # One that ended after more than this did not fail to start.
 STEADY_SECONDS = 60.0

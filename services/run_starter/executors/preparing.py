@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from retrofill.domain.attempt import AttemptMode
 from retrofill.errors import first_line
-from retrofill.settings import Settings
-from retrofill.user_code.environments import Packed
-from retrofill.user_code.store import CannotUnpackHere, CodeUnavailable
-from retrofill.user_code.unpacked import cache_of, unpacked
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.environments import Packed
+from retrofill_core.user_code.store import CannotUnpackHere, CodeUnavailable
+from retrofill_core.user_code.unpacked import cache_of, unpacked
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.interpreters import Interpreters
 

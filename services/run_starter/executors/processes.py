@@ -13,8 +13,8 @@ from typing import IO
 import psutil
 
 from retrofill.driver.process import LEASE_OVER
-from retrofill.groups import STACK, await_exit
-from retrofill.redaction import redacted
+from retrofill.secrets.redaction import redacted
+from retrofill.system.groups import STACK, await_exit
 
 GRACE_SECONDS = 2.0
 # For a helper to see that its driver is gone and start what is to follow, which takes milliseconds on an idle machine.

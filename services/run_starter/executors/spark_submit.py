@@ -21,12 +21,12 @@ from typing import Any
 
 import structlog
 
-from retrofill import clusters
 from retrofill.attempt_logs import marks
-from retrofill.domain.names import LOOPBACK
-from retrofill.groups import await_exit
-from retrofill.settings import Settings
-from retrofill.spark_home import SparkHome
+from retrofill.sdk.names import LOOPBACK
+from retrofill.spark import clusters
+from retrofill.spark.home import SparkHome
+from retrofill.system.groups import await_exit
+from retrofill_core.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
 from run_starter.executors.clearing import cluster_for

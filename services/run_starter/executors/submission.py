@@ -8,18 +8,18 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from retrofill import clusters
-from retrofill.clusters import Cluster
-from retrofill.clusters.kubernetes import MASTER as KUBERNETES
-from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.environment import VARIABLE, with_environment
-from retrofill.driver.kept import AREA
-from retrofill.java import with_jars
-from retrofill.settings import Settings
-from retrofill.spark_home import SparkHome
-from retrofill.user_code.environments import Unpacked
+from retrofill.outputs.kept import AREA
+from retrofill.spark import clusters
+from retrofill.spark.clusters import Cluster
+from retrofill.spark.clusters.kubernetes import MASTER as KUBERNETES
+from retrofill.spark.home import SparkHome
+from retrofill.spark.java import with_jars
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.driver_package import SOURCE, archive, entry, package
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.environments import Unpacked
 from run_starter.executors import LaunchRequest
-from run_starter.executors.package import SOURCE, archive, entry, package
 
 # Beside this machine's own, of one attempt.
 PROGRAM = "once"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from retrofill.user_code.environments import Packed
+from retrofill_core.user_code.environments import Packed
 from run_starter.executors.answers import Answers
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 from typing import Any, Mapping
 
-from retrofill.driver.facts import SparkApplication
-from retrofill.driver.log import get_log
 from retrofill.driver.versions import settings_of
 from retrofill.errors import kind_and_line
+from retrofill.log import get_log
+from retrofill.protocol.facts import SparkApplication
 
 log = get_log(__name__)
 MAX_ADDRESS = 1000

@@ -9,29 +9,29 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Callable, ContextManager, Mapping
 
-from retrofill.clusters import CannotKill
-from retrofill.domain.duration import timed_out
-from retrofill.driver.cannot_stage import CannotStage
 from retrofill.driver.context import run_of
 from retrofill.driver.cost import WAIT_SECONDS, begin_reading
-from retrofill.driver.definition import Script, Task, known
-from retrofill.driver.errors import error_info
 from retrofill.driver.execute import FAILURES, Execution, Result
-from retrofill.driver.facts import Cost, SparkApplication
-from retrofill.driver.launch import Launch, Piece
-from retrofill.driver.log import get_log
-from retrofill.driver.loss import line_of
 from retrofill.driver.publishing import Publisher
 from retrofill.driver.report import Reporter
-from retrofill.driver.restoring import restore
-from retrofill.driver.reviewed import remember
 from retrofill.driver.session import Sessions
-from retrofill.driver.staging import Staging
 from retrofill.driver.submit import Submits
-from retrofill.driver.tables.sweeping import StagedTables
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
+from retrofill.log import get_log
+from retrofill.outputs.cannot_stage import CannotStage
+from retrofill.outputs.restoring import restore
+from retrofill.outputs.reviewed import remember
+from retrofill.outputs.staging import Staging
+from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.pipeline import Pipeline
-from retrofill.scripts import located
+from retrofill.protocol.definition import Script, Task, known
+from retrofill.protocol.errors import error_info
+from retrofill.protocol.facts import Cost, SparkApplication
+from retrofill.protocol.launch import Launch, Piece
+from retrofill.sdk.duration import timed_out
+from retrofill.sdk.scripts import located
+from retrofill.spark.clusters import CannotKill
+from retrofill.spark.loss import line_of
 from retrofill.tracing import span
 from retrofill.user_code.importing import Code, CodeMoved
 

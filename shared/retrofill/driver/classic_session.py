@@ -7,11 +7,11 @@ from typing import Any, Iterable
 
 from retrofill.driver.application import application_of_context
 from retrofill.driver.cost import cost_of
-from retrofill.driver.facts import Cost, SparkApplication
-from retrofill.driver.launch import Launch
-from retrofill.driver.loss import of_spark_in
 from retrofill.driver.session_state import Fresh, Tags
 from retrofill.driver.versions import JobTags
+from retrofill.protocol.facts import Cost, SparkApplication
+from retrofill.protocol.launch import Launch
+from retrofill.spark.loss import of_spark_in
 
 
 class SessionStopped(Exception):

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Mapping
 
-from retrofill.driver.cannot_stage import CannotStage
-from retrofill.driver.interval import Interval, interval_of
-from retrofill.driver.launch import Launch, Piece
-from retrofill.driver.log import Log, get_log
 from retrofill.driver.session import Sessions
-from retrofill.driver.staging import Staging
+from retrofill.log import Log, get_log
+from retrofill.outputs.cannot_stage import CannotStage
+from retrofill.outputs.staging import Staging
+from retrofill.protocol.interval import Interval, interval_of
+from retrofill.protocol.launch import Launch, Piece
 
 
 @dataclass(frozen=True)

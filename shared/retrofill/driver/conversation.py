@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import IO, Any, Callable
 
 from retrofill.driver.process import Ending
-from retrofill.redaction import redacted
+from retrofill.secrets.redaction import redacted
 
 MAX_REASON = 1000
 # What a host sends, besides what a handler is for.

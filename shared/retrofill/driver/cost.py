@@ -14,8 +14,8 @@ from typing import Any, Callable, Collection, Iterable, Mapping
 from urllib.parse import quote
 from urllib.request import urlopen
 
-from retrofill.driver.facts import Cost
-from retrofill.driver.log import get_log
+from retrofill.log import get_log
+from retrofill.protocol.facts import Cost
 
 log = get_log(__name__)
 # An attempt's end waits for the answers, which it asks for before it publishes, no longer than this; a run's end not at all.

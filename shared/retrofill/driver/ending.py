@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Mapping
 
 import retrofill
-from retrofill.clusters import CannotKill, end
-from retrofill.clusters.find import cluster_of
 from retrofill.driver.config import Config
-from retrofill.spark_home import SparkHome
+from retrofill.spark.clusters import CannotKill, end
+from retrofill.spark.clusters.find import cluster_of
+from retrofill.spark.home import SparkHome
 
 # By its package's place, which may be an archive.
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from retrofill.driver.ending import main; main(sys.argv[2])"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Mapping
 from urllib.parse import urlsplit
 
-from retrofill.domain.names import LOOPBACK
-from retrofill.spark_home import DRIVER_PYTHON, PYTHON
+from retrofill.sdk.names import LOOPBACK
+from retrofill.spark.home import DRIVER_PYTHON, PYTHON
 
 # Its file, on this machine. The interpreter of the driver is that of the environment.
 VARIABLE = "RETROFILL_DRIVER_ENVIRONMENT"

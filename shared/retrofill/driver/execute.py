@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Callable, ContextManager, Mapping, Protocol, Sequence
 
-from retrofill.domain.task_run import TaskState
-from retrofill.driver.definition import Task
-from retrofill.driver.errors import error_info, whole_traceback
-from retrofill.driver.facts import ErrorInfo, Published
 from retrofill.driver.graph import choose, next_step, outcome
-from retrofill.redaction import redacted
+from retrofill.protocol.definition import Task
+from retrofill.protocol.errors import error_info, whole_traceback
+from retrofill.protocol.facts import ErrorInfo, Published
+from retrofill.secrets.redaction import redacted
+from retrofill.states.task_run import TaskState
 
 S = TaskState
 # Concurrent tasks of one run. Spark does the actual work.

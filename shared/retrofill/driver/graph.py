@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterable, Mapping, Sequence
 
-from retrofill.domain.names import TriggerRule
-from retrofill.domain.task_run import MACHINE, TaskState
-from retrofill.driver.definition import Task
+from retrofill.protocol.definition import Task
+from retrofill.sdk.names import TriggerRule
+from retrofill.states.task_run import MACHINE, TaskState
 
 S = TaskState
 DONE = MACHINE.terminal

@@ -10,9 +10,9 @@ import re
 import threading
 from typing import Any, Callable
 
-from retrofill.driver.log import get_log
-from retrofill.driver.loss import condition
 from retrofill.errors import kind_and_line
+from retrofill.log import get_log
+from retrofill.spark.loss import condition
 
 log = get_log(__name__)
 TIMEOUT = "spark.connect.session.manager.defaultSessionTimeout"

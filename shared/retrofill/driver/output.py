@@ -12,9 +12,9 @@ from contextlib import suppress
 
 from retrofill.attempt_logs import marks
 from retrofill.attempt_logs.channel import VARIABLE, open_log
-from retrofill.driver.interval import interval_of
-from retrofill.driver.launch import Launch, Piece
-from retrofill.driver.log import get_log
+from retrofill.log import get_log
+from retrofill.protocol.interval import interval_of
+from retrofill.protocol.launch import Launch, Piece
 
 log = get_log(__name__)
 STDOUT, STDERR = 1, 2

@@ -9,8 +9,8 @@ import signal
 import threading
 from typing import Callable
 
-from retrofill.driver.log import get_log
-from retrofill.signals import on_signals
+from retrofill.log import get_log
+from retrofill.system.signals import on_signals
 from retrofill.tracing import flush
 
 log = get_log(__name__)

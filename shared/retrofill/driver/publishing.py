@@ -7,24 +7,24 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Callable, Iterator, Mapping, Sequence, Union
 
-from retrofill.bus.crash import crash_point
-from retrofill.driver.base import BaseChanged
 from retrofill.driver.conversation import Conversation
-from retrofill.driver.errors import error_info
 from retrofill.driver.execute import Result
-from retrofill.driver.facts import ErrorInfo, Published
-from retrofill.driver.launch import Launch, LaunchedRun
-from retrofill.driver.log import get_log
-from retrofill.driver.patience import NotNow
-from retrofill.driver.places import PlaceTaken
-from retrofill.driver.publication import Publication, PublishedAgain, StagedOutputGone, publish
 from retrofill.driver.report import Reporter
-from retrofill.driver.reviewed import Reviewed
-from retrofill.driver.tables.group import Group, groups_of
-from retrofill.driver.tables.output import TableOutput
-from retrofill.driver.tables.protocol import TableGone
-from retrofill.driver.tables.publication import NotPermitted, TablePublication, Tables
 from retrofill.errors import first_line
+from retrofill.log import get_log
+from retrofill.outputs.base import BaseChanged
+from retrofill.outputs.patience import NotNow
+from retrofill.outputs.places import PlaceTaken
+from retrofill.outputs.publication import Publication, PublishedAgain, StagedOutputGone, publish
+from retrofill.outputs.reviewed import Reviewed
+from retrofill.outputs.tables.group import Group, groups_of
+from retrofill.outputs.tables.protocol import TableGone
+from retrofill.outputs.tables.publication import NotPermitted, TablePublication, Tables
+from retrofill.protocol.errors import error_info
+from retrofill.protocol.facts import ErrorInfo, Published
+from retrofill.protocol.launch import Launch, LaunchedRun
+from retrofill.protocol.table_output import TableOutput
+from retrofill.system.crash import crash_point
 
 log = get_log(__name__)
 

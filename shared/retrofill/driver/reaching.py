@@ -7,9 +7,9 @@ from contextlib import closing
 from typing import Callable
 
 from retrofill.driver.application import Server
-from retrofill.driver.loss import line_of
 from retrofill.driver.session import connect_apart
-from retrofill.masking import masked_remote
+from retrofill.secrets.masking import masked_remote
+from retrofill.spark.loss import line_of
 
 # A server that starts answers late; one that is gone is tried again by the next process.
 RETRIES = {"max_retries": 5, "initial_backoff": 50, "backoff_multiplier": 2.0, "max_backoff": 1000}

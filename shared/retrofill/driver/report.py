@@ -6,11 +6,11 @@ import threading
 from datetime import datetime, timezone
 from typing import Any, Callable
 
-from retrofill.domain.task_run import TaskState
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.execute import OnTaskState, Result
-from retrofill.driver.facts import Cost, ErrorInfo, SparkApplication, as_json
-from retrofill.driver.launch import Launch, LaunchedRun, Piece
+from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, as_json
+from retrofill.protocol.launch import Launch, LaunchedRun, Piece
+from retrofill.states.task_run import TaskState
 
 Acknowledged = Callable[[], object]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import string
 from typing import Any, Callable, Mapping, Sequence
 
-from retrofill.driver.interval import interval_of
-from retrofill.driver.launch import Launch, Piece
-from retrofill.driver.staging import Staging
+from retrofill.outputs.staging import Staging
+from retrofill.protocol.interval import interval_of
+from retrofill.protocol.launch import Launch, Piece
 
 KNOWN = (
     "use interval.start, interval.end, run.id, run.attempt, run.backfill_id, run.logical_date, a key of conf, "

@@ -8,27 +8,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Callable, Protocol
 
-from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.batch import Batch
 from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
-from retrofill.driver.definition import Task
-from retrofill.driver.errors import error_info
 from retrofill.driver.execute import Result
-from retrofill.driver.facts import Cost, ErrorInfo, SparkApplication, as_json
 from retrofill.driver.fetched import Fetched
-from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.lease import Lease
-from retrofill.driver.log import bound, get_log
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending
 from retrofill.driver.publishing import Ended, Publisher, may_publish, publish_all, put_off
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
 from retrofill.driver.submit import Submits
-from retrofill.driver.tables.output import TableOutput
-from retrofill.driver.tables.publication import NotPermitted, Tables
 from retrofill.driver.time_limit import TaskTimedOut
+from retrofill.log import bound, get_log
+from retrofill.outputs.tables.publication import NotPermitted, Tables
+from retrofill.protocol.definition import Task
+from retrofill.protocol.errors import error_info
+from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, as_json
+from retrofill.protocol.launch import Launch, LaunchedRun, Piece
+from retrofill.protocol.table_output import TableOutput
+from retrofill.states.attempt import AttemptMode
 from retrofill.tracing import fail_span, span
 from retrofill.user_code.importing import Code
 

@@ -19,13 +19,13 @@ from retrofill.driver.application import Server
 from retrofill.driver.config import Config
 from retrofill.driver.cost import cost_of
 from retrofill.driver.environment import give, packed_file
-from retrofill.driver.facts import Cost, SparkApplication
 from retrofill.driver.keepalive import KeepAlive
-from retrofill.driver.launch import Launch
-from retrofill.driver.loss import CLOSED, condition, gone_in, is_of, loss_in, mark, may_be_of_a_stop, witness
 from retrofill.driver.session_state import Fresh, Tags
 from retrofill.driver.versions import JobTags, close_by_stop_only, has_release, leave_at_exit, set_all, watch_calls
 from retrofill.errors import NotConfigured
+from retrofill.protocol.facts import Cost, SparkApplication
+from retrofill.protocol.launch import Launch
+from retrofill.spark.loss import CLOSED, condition, gone_in, is_of, loss_in, mark, may_be_of_a_stop, witness
 
 NAMESPACE = uuid.UUID("7f0f7d43-52f1-5a0c-9c2e-0b8a5f6b3c11")
 # Spark identifies a session by user and id, so all drivers must use the same user.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from retrofill.bus.crash import arm
-from retrofill.driver import log
+from retrofill import log
 from retrofill.driver.config import Config
-from retrofill.redaction import configure_redaction
+from retrofill.secrets.redaction import configure_redaction
+from retrofill.system.crash import arm
 from retrofill.tracing import configure_tracing
 
 SOURCE = "spark-driver"

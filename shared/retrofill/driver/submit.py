@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Mapping, Sequence
 
-from retrofill import clusters
-from retrofill.clusters import Cluster
-from retrofill.clusters.find import cluster_of
 from retrofill.driver.config import Config
-from retrofill.driver.definition import Script, Task
 from retrofill.driver.ending import ending
 from retrofill.driver.environment import packed_file, with_environment
-from retrofill.driver.errors import MAX_SEARCHED
-from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.script_fields import BadArgument, Fields
-from retrofill.driver.staging import Staging
-from retrofill.groups import lines_until_exit
-from retrofill.java import with_jars
-from retrofill.redaction import redacted
-from retrofill.spark_home import SparkHome
+from retrofill.outputs.staging import Staging
+from retrofill.protocol.definition import Script, Task
+from retrofill.protocol.errors import MAX_SEARCHED
+from retrofill.protocol.launch import Launch, Piece
+from retrofill.secrets.redaction import redacted
+from retrofill.spark import clusters
+from retrofill.spark.clusters import Cluster
+from retrofill.spark.clusters.find import cluster_of
+from retrofill.spark.home import SparkHome
+from retrofill.spark.java import with_jars
+from retrofill.system.groups import lines_until_exit
 
 LAST_LINES, LINE_CHARS = 20, 500
 PY_FILES, JARS, FILES = "spark.submit.pyFiles", "spark.jars", "spark.files"

@@ -10,7 +10,7 @@ import threading
 from types import TracebackType
 from typing import Callable
 
-from retrofill.driver.log import get_log
+from retrofill.log import get_log
 
 log = get_log(__name__)
 GRACE_SECONDS = 10.0

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Callable, Dict, Protocol, Sequence, Tuple
 
-from retrofill.domain.paths import is_inside
 from retrofill.pipeline import Pipeline
 from retrofill.user_code.loading import PipelineFileError, import_file
+from retrofill.user_code.paths import is_inside
 from retrofill.user_code.places import is_users
 
 # Module name → its file and the file's digest.
@@ -40,7 +40,7 @@ class CodeUnavailable(Exception):
 
 
 class Location(Protocol):
-    """Where a pipeline's code is (``retrofill.domain.pipeline.CodeLocation``)."""
+    """Where a pipeline's code is (``retrofill_core.domain.pipeline.CodeLocation``)."""
 
     @property
     def file(self) -> str | None: ...

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from retrofill.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from retrofill.domain.pipeline import CodeLocation
+    from retrofill_core.domain.pipeline import CodeLocation
 
 
 class PipelineFileError(Exception):
@@ -23,7 +23,7 @@ class PipelineFileError(Exception):
 
 def load_pipelines(source: str | Path) -> list[tuple[Pipeline, CodeLocation]]:
     """Import a file or module and return its pipelines, in order. Raises ``PipelineFileError``."""
-    from retrofill.domain.pipeline import CodeLocation
+    from retrofill_core.domain.pipeline import CodeLocation
 
     place, found = pipelines_in(source)
     return [(pipeline, CodeLocation(attribute=attribute, **place)) for attribute, pipeline in found.items()]
@@ -106,11 +106,11 @@ def one_line(error: BaseException, path: Path | None = None) -> str:
 
 def _text(error: BaseException) -> str:
     """An error of the services' models as the services explain it, which only they raise."""
-    if type(error).__name__ != "ValidationError" or find_spec("retrofill.contract") is None:
+    if type(error).__name__ != "ValidationError" or find_spec("retrofill_core.contract") is None:
         return str(error)
     from pydantic import ValidationError
 
-    from retrofill.contract.explain import explain
+    from retrofill_core.contract.explain import explain
 
     # The first line of pydantic's own text is only the number of errors.
     return explain(error) if isinstance(error, ValidationError) else str(error)

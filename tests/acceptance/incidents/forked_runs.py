@@ -15,12 +15,12 @@ from typing import Any
 from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation, until
 
-from retrofill.bus.clients import producer
-from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.contract.runs import AttemptHeartbeat, Report, TaskReported
-from retrofill.contract.topics import Topic
-from retrofill.domain.pipeline import PipelineDefinition, TaskDefinition
-from retrofill.domain.task_run import MACHINE, TaskState
+from retrofill.states.task_run import MACHINE, TaskState
+from retrofill_core.bus.clients import producer
+from retrofill_core.bus.envelope import headers_of, wire_headers
+from retrofill_core.contract.runs import AttemptHeartbeat, Report, TaskReported
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.pipeline import PipelineDefinition, TaskDefinition
 
 S = TaskState
 RACES = 500

@@ -20,9 +20,9 @@ from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.replica import Replica
 from tests.support.sampling import Sampler, most_at_once, most_live, work_of
 
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.runs import AttemptEnded, RunReported
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.runs import AttemptEnded, RunReported
+from retrofill_core.contract.topics import Topic
 
 LIMIT = 3
 NEVER = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "16"}

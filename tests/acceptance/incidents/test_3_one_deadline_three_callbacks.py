@@ -20,9 +20,9 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.replica import Replica
 
-from retrofill.contract.topics import Topic
-from retrofill.store import callbacks
-from retrofill.store.engine import make_engine
+from retrofill_core.contract.topics import Topic
+from retrofill_core.store import callbacks
+from retrofill_core.store.engine import make_engine
 
 DEADLINES = 200
 REPLICAS = 3

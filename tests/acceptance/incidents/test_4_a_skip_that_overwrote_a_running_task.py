@@ -32,11 +32,11 @@ from tests.acceptance.incidents.forked_runs import (
 from tests.support.installation import Installation
 from tests.support.tiers import some
 
-from retrofill.contract.runs import ErrorInfo
-from retrofill.contract.topics import Topic
-from retrofill.domain.pipeline import TaskDefinition
-from retrofill.domain.task_run import TaskState
 from retrofill.driver.execute import MAX_PARALLEL, Execution, Result
+from retrofill.states.task_run import TaskState
+from retrofill_core.contract.runs import ErrorInfo
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.pipeline import TaskDefinition
 
 
 @pytest.mark.parametrize("batch", some([1, 50], 50))

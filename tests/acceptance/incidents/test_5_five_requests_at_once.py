@@ -20,11 +20,11 @@ from tests.support.events import Event
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.servers import Servers
 
-from retrofill.bus.clients import producer
-from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.contract.backfills import BackfillCancelRequested, BackfillRequested
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import PLANNER, Topic
+from retrofill_core.bus.clients import producer
+from retrofill_core.bus.envelope import headers_of, wire_headers
+from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillRequested
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import PLANNER, Topic
 
 PLANNERS = 3
 CLIENTS = 5

@@ -21,11 +21,11 @@ from tests.support.events import Event
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
 
-from retrofill.bus.clients import reader
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.topics import Topic
-from retrofill.store import pipelines
-from retrofill.store.engine import make_engine
+from retrofill_core.bus.clients import reader
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.topics import Topic
+from retrofill_core.store import pipelines
+from retrofill_core.store.engine import make_engine
 
 RANGE = {"pipeline": "p", "from": "2020-01-01", "to": "2020-01-08"}
 RUNS = 8

@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 from tests.chaos.history import History, Row, Wish
 from tests.chaos.work import label
 

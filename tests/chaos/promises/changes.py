@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 
-from retrofill.domain.attempt import EXECUTES
+from retrofill.states.attempt import EXECUTES
 from tests.chaos.history import History, Row
 from tests.chaos.promises.limits import limits_of
 

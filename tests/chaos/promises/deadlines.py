@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 from tests.chaos.history import History, Row
 
 PAST = "already past when it was armed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill_core.store.tables import SERVICE_TABLES
 from tests.chaos.history import History
 
 ENDED = ("succeeded", "failed", "cancelled")

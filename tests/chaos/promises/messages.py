@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 from tests.chaos.history import History
 
 # Topics that services publish through their outboxes. Users and drivers, who may repeat themselves,

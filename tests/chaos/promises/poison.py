@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 from tests.chaos.history import POISON, History
 from tests.support.events import Event
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 from tests.chaos.history import History, Row
 from tests.chaos.promises.backfills import ENDS
 from tests.chaos.work import label

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from retrofill.contract.topics import COMPACTED, Topic
+from retrofill_core.contract.topics import COMPACTED, Topic
 from tests.chaos.history import History, Row
 from tests.chaos.promises.messages import PUBLISHED
 from tests.support.events import Event

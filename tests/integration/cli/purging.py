@@ -10,7 +10,7 @@ import pytest
 from tests.support.history import finished
 from tests.support.installation import Installation
 
-from retrofill.store.purge import KINDS
+from retrofill_core.store.purge import KINDS
 
 TABLES = [kind.table.name for kind in KINDS]
 # Adds a second backfill to each pipeline of ``finished``, whose runs become the latest of their

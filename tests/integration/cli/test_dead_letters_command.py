@@ -9,10 +9,10 @@ from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
 
-from retrofill.bus.dead_letters import dead_letter
-from retrofill.bus.envelope import Record, headers_of
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.topics import Topic
+from retrofill_core.bus.dead_letters import dead_letter
+from retrofill_core.bus.envelope import Record, headers_of
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.topics import Topic
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,7 @@ def test_one_is_shown_with_what_followed(cli):
 
 
 def test_misses_are_followed_as_they_come(watched):
-    run = "from retrofill.cli.main import run; run()"
+    run = "from retrofill_tools.cli.main import run; run()"
     command = [sys.executable, "-c", run, "deadlines", "watch", "--from-beginning", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}, text=True) as process:
         try:

@@ -17,9 +17,9 @@ from tests.support.history import finished
 from tests.support.installation import Installation
 from tests.support.servers import Servers
 
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.topics import Topic
-from retrofill.store.purge import PURGE_LOCK
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.topics import Topic
+from retrofill_core.store.purge import PURGE_LOCK
 
 __all__ = ["here", "old"]
 

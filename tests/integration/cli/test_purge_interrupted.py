@@ -16,13 +16,13 @@ import pytest
 from tests.integration.cli.purging import TABLES, execute, exported, here, old, purge, rows
 from tests.support.installation import Installation, until
 
-from retrofill.admin.export import Export
-from retrofill.admin.purge import Purge
-from retrofill.contract.topics import Topic
-from retrofill.store.engine import make_engine
+from retrofill_core.contract.topics import Topic
+from retrofill_core.store.engine import make_engine
+from retrofill_tools.admin.export import Export
+from retrofill_tools.admin.purge import Purge
 
 __all__ = ["here", "old"]
-COMMAND = [sys.executable, "-c", "from retrofill.cli.main import run; run()", "purge", "--older-than", "90d"]
+COMMAND = [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", "purge", "--older-than", "90d"]
 
 
 @pytest.mark.parametrize("point", ["purge:deleted", "purge:exported", "purge:committed"])

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from confluent_kafka import Producer
 
-from retrofill.bus.clients import producer
-from retrofill.contract.topics import Topic
-from retrofill.settings import Settings
+from retrofill_core.bus.clients import producer
+from retrofill_core.contract.topics import Topic
+from retrofill_core.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("planner", "here")
 JANUARY = ["--from", "2024-01-01", "--to", "2024-01-31"]
@@ -255,8 +255,8 @@ def _cancel_all_runs(dsn, id):
     """Cancel as a user and the run-starter would: all runs end first, so the planner ends the
     backfill at once.
     """
-    from retrofill.client.ask import ask
-    from retrofill.contract.backfills import BackfillCancelRequested
+    from retrofill_core.contract.backfills import BackfillCancelRequested
+    from retrofill_tools.client.ask import ask
 
     time.sleep(1)
     with psycopg.connect(dsn) as conn:

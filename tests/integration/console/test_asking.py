@@ -9,7 +9,7 @@ from tests.support.console import Web, start_console
 from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 
 HUNG = {"pipeline": "p", "from": "2021-01-01", "to": "2021-01-05"}
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.console import Told, Web, start_console
 from tests.support.installation import Installation, until
-
-from retrofill.user_code.loading import load_pipelines
+from tests.support.loading import definition_of, load_pipelines
 
 CODE = """
 import time
@@ -35,7 +34,7 @@ def talking(installation: Installation) -> Iterator[Path]:
     installation.start("backfill-planner")
     installation.start("light-starter", RETROFILL_DRIVER_SLOTS="1")
     ((pipeline, location),) = load_pipelines(file)
-    installation.apply(pipeline.to_definition(location))
+    installation.apply(definition_of(pipeline, location))
     installation.request("talks", "2020-01-01", "2020-01-01", id="talk")
     yield go
     go.touch()

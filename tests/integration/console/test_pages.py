@@ -7,7 +7,7 @@ from tests.support.console import Web
 from tests.support.installation import Installation, until
 from tests.support.terminal import Cli
 
-from retrofill.contract.topics import SERVICES, Topic
+from retrofill_core.contract.topics import SERVICES, Topic
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.support.spark_cluster import connect_process
 
-from retrofill import java
-from retrofill.settings import Settings
+from retrofill.spark import java
+from retrofill_core.settings import Settings
 
 # Close silent sessions soon enough for a test to observe it.
 SESSION_SECONDS = 8

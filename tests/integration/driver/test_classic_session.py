@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from retrofill import java
-from retrofill.settings import Settings
+from retrofill.spark import java
+from retrofill_core.settings import Settings
 
 pytestmark = pytest.mark.spark
 # In a process of its own, because one has only one context.
@@ -19,10 +19,10 @@ from tests.unit.driver.test_driver_loss import raised
 from tests.unit.driver.test_driver_submit import launch
 
 from retrofill.driver.classic_session import ClassicSession
-from retrofill.driver import patience
-from retrofill.driver.tables import publication
-from retrofill.driver.tables.group import Group, Member
-from retrofill.driver.tables.output import TableOutput
+from retrofill.outputs import patience
+from retrofill.outputs.tables import publication
+from retrofill.outputs.tables.group import Group, Member
+from retrofill.protocol.table_output import TableOutput
 
 patience.SECONDS = 0.0
 made = launch()

@@ -11,9 +11,9 @@ import pytest
 from tests.integration.driver.world import World, world
 from tests.support.spark_cluster import HERE, connect_process, held_port
 
-from retrofill import java
-from retrofill.contract.topics import Topic
-from retrofill.settings import Settings
+from retrofill.spark import java
+from retrofill_core.contract.topics import Topic
+from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest
 
 __all__ = ["world"]

@@ -192,7 +192,7 @@ import sys, threading
 sys.path.insert(0, sys.argv[1])
 from tests.integration.driver.world import Recorder, World
 from run_starter.executors.build import build_executors
-from retrofill.settings import Settings
+from retrofill_core.settings import Settings
 from pathlib import Path
 world = World.__new__(World)
 world.out = Path(sys.argv[2])

@@ -17,10 +17,10 @@ from tests.support.installation import Installation
 from tests.support.packed import pack_versions
 from tests.support.spark_cluster import connect_process
 
-from retrofill import java
-from retrofill.domain.environment import PackedEnvironment
-from retrofill.pools import Pool
-from retrofill.settings import Settings
+from retrofill.spark import java
+from retrofill_core.domain.environment import PackedEnvironment
+from retrofill_core.pools import Pool
+from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest
 
 __all__ = ["submitting", "world"]

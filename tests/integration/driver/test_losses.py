@@ -24,13 +24,13 @@ from tests.support.spark_cluster import connect_process
 from tests.unit.driver.test_driver_loss import raised
 from tests.unit.driver.test_driver_submit import launch as any_launch
 
-from retrofill import java
-from retrofill.contract.topics import Topic
 from retrofill.driver.application import Server
 from retrofill.driver.config import Config
-from retrofill.driver.loss import witness
 from retrofill.driver.session import ConnectSessions, connect, connect_apart
-from retrofill.settings import Settings
+from retrofill.spark import java
+from retrofill.spark.loss import witness
+from retrofill_core.contract.topics import Topic
+from retrofill_core.settings import Settings
 
 __all__ = ["world"]
 pytestmark = pytest.mark.spark

@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.support.installation import ROOT, Installation, until
+from tests.support.loading import definition_of, load_pipelines
 from tests.support.spark_cluster import connect_process
 
-from retrofill import java
-from retrofill.contract.topics import Topic
-from retrofill.settings import Settings
-from retrofill.user_code.loading import load_pipelines
+from retrofill.spark import java
+from retrofill_core.contract.topics import Topic
+from retrofill_core.settings import Settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 CANARY = "hunter2-canary"
@@ -116,7 +116,7 @@ def test_no_secret_shows(
     installation.start("backfill-planner", **given)
     starter = installation.start("run-starter", RETROFILL_DRIVER_SLOTS="2", **given)
     for pipeline, location in load_pipelines(tmp_path / "pipeline.py"):
-        installation.apply(pipeline.to_definition(location))
+        installation.apply(definition_of(pipeline, location))
     ids = [installation.request(name, "2020-01-01", "2020-01-01", conf={"out": str(tmp_path)}) for name in "ps"]
     for name in ("script", "submitted"):
         until((tmp_path / name).exists, f"{name} is at work", starter.said, 300)
@@ -145,7 +145,7 @@ def test_no_secret_shows(
 def output(installation: Installation, given: dict[str, str], command: list[str]) -> str:
     """A command's stdout and stderr."""
     done = subprocess.run(
-        [sys.executable, "-c", "from retrofill.cli.main import run; run()", *command],
+        [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", *command],
         cwd=ROOT,
         env={**os.environ, **installation.environment(), **given},
         capture_output=True,

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.integration.driver.world import World, submitting, world
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 
 __all__ = ["submitting", "world"]
 pytestmark = pytest.mark.spark

@@ -13,11 +13,11 @@ from tests.integration.tables.test_drivers_of_tables import publication_of
 from tests.support.installation import Installation
 from tests.support.maven import jar
 
-from retrofill.contract.topics import Topic
-from retrofill.domain.attempt import AttemptMode
-from retrofill.driver.kept import MARKER, key_of
-from retrofill.driver.publication import sealed_folder
-from retrofill.stack.maven import Artifact
+from retrofill.outputs.kept import MARKER, key_of
+from retrofill.outputs.publication import sealed_folder
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.contract.topics import Topic
+from retrofill_tools.stack.maven import Artifact
 
 ICEBERG = Artifact("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0", "48 MB")
 CODE = """

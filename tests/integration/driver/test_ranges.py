@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.integration.driver.world import World, world
 
-from retrofill.domain.attempt import AttemptMode
+from retrofill.states.attempt import AttemptMode
 from run_starter.executors import LaunchRequest
 
 __all__ = ["world"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.integration.driver.world import World, submitting
 
-from retrofill.java import spark_jars
+from retrofill.spark.java import spark_jars
 
 __all__ = ["submitting"]
 pytestmark = pytest.mark.spark

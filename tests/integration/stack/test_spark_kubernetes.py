@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from tests.support.definitions import daily
 
-from retrofill.domain.attempt import AttemptMode
-from retrofill.settings import Settings
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.driver_package import SOURCE, entry
+from retrofill_core.settings import Settings
 from run_starter.executors import Host, LaunchRequest, RunToDo, submission
-from run_starter.executors.package import SOURCE, entry
 from run_starter.executors.spark_submit import SparkSubmit
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

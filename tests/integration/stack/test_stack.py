@@ -20,17 +20,17 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from retrofill.contract.topics import SERVICES
-from retrofill.stack import processes
-from retrofill.stack.layout import PARTS, SERVERS, Layout
-from retrofill.stack.ports import Reservations, is_free
-from retrofill.stack.processes import of_stack, wait_exited
-from retrofill.stack.supervision import Supervisor
+from retrofill_core.contract.topics import SERVICES
+from retrofill_tools.stack import processes
+from retrofill_tools.stack.layout import PARTS, SERVERS, Layout
+from retrofill_tools.stack.ports import Reservations, is_free
+from retrofill_tools.stack.processes import of_stack, wait_exited
+from retrofill_tools.stack.supervision import Supervisor
 
 pytestmark = pytest.mark.spark
 UP_SECONDS = 150
 WAIT_SECONDS = 60.0
-RETROFILL = (sys.executable, "-c", "from retrofill.cli.main import run; run()")
+RETROFILL = (sys.executable, "-c", "from retrofill_tools.cli.main import run; run()")
 
 
 @dataclass(frozen=True)

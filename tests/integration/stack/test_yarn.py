@@ -19,13 +19,13 @@ import psutil
 import psycopg
 import pytest
 from tests.support.installation import Installation, until
+from tests.support.loading import definition_of, load_pipelines
 from tests.support.replica import Replica
 from tests.support.yarn_cluster import Yarn
 
-from retrofill.clusters import tag_of
-from retrofill.contract.backfills import BackfillCancelRequested
-from retrofill.contract.topics import Topic
-from retrofill.user_code.loading import load_pipelines
+from retrofill.spark.clusters import tag_of
+from retrofill_core.contract.backfills import BackfillCancelRequested
+from retrofill_core.contract.topics import Topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 SECONDS = 240.0
@@ -106,7 +106,7 @@ class World:
             conn.execute("UPDATE retrofill.installation SET id = %s", [str(uuid.uuid4())])
         installation.start("backfill-planner", **self.settings)
         for pipeline, location in load_pipelines(folder / "pipeline.py"):
-            installation.apply(pipeline.to_definition(location))
+            installation.apply(definition_of(pipeline, location))
 
     def starter(self, mode: str = "cluster", **more: str) -> Replica:
         """Start a run-starter."""
@@ -293,6 +293,6 @@ def test_while_the_cluster_does_not_answer_the_next_attempt_waits_and_says_so(wo
 
 def shown(world: World, id: str) -> str:
     """What the command line says of the backfill."""
-    command = [sys.executable, "-c", "from retrofill.cli.main import run; run()", "backfill", "show", id]
+    command = [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", "backfill", "show", id]
     environment = {**os.environ, **world.installation.environment(), "COLUMNS": "200"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.support.lake import DAY, FIRST, Attempt, Lake
 
-from retrofill.client.comparing import Change, changes
-from retrofill.driver.kept import key_of
-from retrofill.driver.publication import Written, seal
-from retrofill.driver.summary import Column
 from retrofill.errors import UserError
+from retrofill.outputs.kept import key_of
+from retrofill.outputs.publication import Written, seal
+from retrofill.outputs.summary import Column
+from retrofill_tools.client.comparing import Change, changes
 
 pytestmark = pytest.mark.spark
 NEW_YORK = "America/New_York"

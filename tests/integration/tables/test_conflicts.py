@@ -9,9 +9,9 @@ import pytest
 from tests.support.lake import FORMATS, Attempt, Lake
 from tests.support.tiers import some
 
-from retrofill.driver import patience
-from retrofill.driver.patience import NotNow
-from retrofill.driver.tables import publication
+from retrofill.outputs import patience
+from retrofill.outputs.patience import NotNow
+from retrofill.outputs.tables import publication
 
 LAYOUTS = {"unpartitioned": "", "clustered": "CLUSTER BY (day)", "by day": "PARTITIONED BY (day)"}
 EACH = 2

@@ -12,8 +12,8 @@ from tests.support.installation import Installation
 from tests.support.lake import Lake
 from tests.support.tiers import some
 
-from retrofill.contract.topics import Topic
-from retrofill.domain.attempt import AttemptMode
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.contract.topics import Topic
 from run_starter.executors import LaunchRequest
 
 pytestmark = pytest.mark.spark

@@ -13,10 +13,10 @@ import pytest
 from tests.integration.driver.world import World, _world
 from tests.support.installation import Installation
 from tests.support.lake import FORMATS
+from tests.support.loading import definition_of, load_pipelines
 
-from retrofill.contract.topics import Topic
-from retrofill.domain.attempt import AttemptMode
-from retrofill.user_code.loading import load_pipelines
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.contract.topics import Topic
 
 pytestmark = pytest.mark.spark
 FLIGHTS = Path(__file__).parents[3] / "examples" / "flights"
@@ -48,7 +48,7 @@ def test_a_range_of_days_is_published_in_the_table_and_equals_pandas(
     )
     runs = [world.run(day=day) for day in range(1, len(DAYS) + 1)]
     launch = world.launch(runs=runs, **output.conf)
-    launch = replace(launch, mode=AttemptMode.RANGE, pipeline=flights.to_definition(location))
+    launch = replace(launch, mode=AttemptMode.RANGE, pipeline=definition_of(flights, location))
     with demo.session(table_server) as spark:
         output.create(spark)
         world.executor().launch(launch)

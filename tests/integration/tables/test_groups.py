@@ -9,7 +9,7 @@ import pytest
 from tests.support.lake import FORMATS, Attempt, Lake, PublicationFailed, Publisher
 from tests.support.tiers import some
 
-from retrofill.driver.tables.output import TableOutput
+from retrofill.protocol.table_output import TableOutput
 
 # The two formats fence a group in different ways.
 in_both = pytest.mark.parametrize("lake", FORMATS, indirect=True)

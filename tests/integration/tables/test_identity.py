@@ -6,7 +6,7 @@ import pytest
 from tests.support.lake import FORMATS, PATH, Lake
 from tests.support.tiers import some
 
-from retrofill.driver.tables.output import TableOutput
+from retrofill.protocol.table_output import TableOutput
 
 
 def identity(lake: Lake, table: str) -> str:

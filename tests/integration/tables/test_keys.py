@@ -14,8 +14,8 @@ from tests.support.keyed import Keyed, Span, Table
 from tests.support.lake import FORMATS, Lake
 from tests.support.tiers import covering, some
 
-from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn
-from retrofill.driver.tables.output import TableOutput
+from retrofill.outputs.cannot_stage import CannotStage, NoSuchColumn
+from retrofill.protocol.table_output import TableOutput
 
 NEW_YORK = "America/New_York"
 DAY = "%Y-%m-%d"

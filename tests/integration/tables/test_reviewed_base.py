@@ -18,17 +18,17 @@ import pytest
 from tests.support.lake import Attempt, Lake, Publisher, Shared, launch
 from tests.support.tiers import some
 
-from retrofill.domain.attempt import AttemptMode
-from retrofill.driver import publication as of_folders
-from retrofill.driver.base import BaseChanged
 from retrofill.driver.execute import Result
-from retrofill.driver.launch import LaunchedRun
 from retrofill.driver.publishing import publish_all
-from retrofill.driver.reviewed import remember
 from retrofill.driver.session import Sessions
-from retrofill.driver.tables.base import ReviewedRows
-from retrofill.driver.tables.output import TableOutput
-from retrofill.driver.tables.publication import Tables
+from retrofill.outputs import publication as of_folders
+from retrofill.outputs.base import BaseChanged
+from retrofill.outputs.reviewed import remember
+from retrofill.outputs.tables.base import ReviewedRows
+from retrofill.outputs.tables.publication import Tables
+from retrofill.protocol.launch import LaunchedRun
+from retrofill.protocol.table_output import TableOutput
+from retrofill.states.attempt import AttemptMode
 
 Changes = Mapping[str, tuple[Callable[[Any], object], bool]]
 DAYS = 3

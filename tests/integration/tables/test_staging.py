@@ -9,8 +9,8 @@ import pytest
 from tests.support.lake import FORMATS, PATH, Lake, Publisher
 from tests.support.tiers import some
 
-from retrofill.driver.cannot_stage import CannotStage, DoesNotFit, NoSuchColumn, NoSuchTable, OtherInterval
-from retrofill.driver.staging import Staging
+from retrofill.outputs.cannot_stage import CannotStage, DoesNotFit, NoSuchColumn, NoSuchTable, OtherInterval
+from retrofill.outputs.staging import Staging
 
 
 def test_a_later_task_reads_what_is_staged(lake: Lake) -> None:

@@ -17,11 +17,11 @@ import pytest
 from tests.support.lake import PATH, Attempt, Lake, Publisher, server
 from tests.support.tiers import some
 
-from retrofill.driver.cannot_stage import CannotStage
-from retrofill.driver.launch import Piece
-from retrofill.driver.staging import Staging
-from retrofill.driver.tables.formats import provider_of
-from retrofill.driver.tables.output import TableOutput
+from retrofill.outputs.cannot_stage import CannotStage
+from retrofill.outputs.staging import Staging
+from retrofill.outputs.tables.formats import provider_of
+from retrofill.protocol.launch import Piece
+from retrofill.protocol.table_output import TableOutput
 
 pytestmark = pytest.mark.spark
 NUMBERS = itertools.count()

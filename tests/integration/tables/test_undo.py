@@ -8,8 +8,8 @@ import pytest
 from tests.support.lake import Attempt, Lake, PublicationFailed, Publisher
 from tests.support.tiers import some
 
-from retrofill.driver.kept import NotKept
-from retrofill.driver.tables.output import TableOutput
+from retrofill.outputs.kept import NotKept
+from retrofill.protocol.table_output import TableOutput
 
 KEEP_DAYS = 3
 CHANGES = ("INSERT INTO {} VALUES (DATE'2013-01-01', 7, 'somebody')", "DELETE FROM {} WHERE n = 0")

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 from run_starter.executors import LaunchRequest, RunToDo
 from tests.simulation.checks.base import LIVE, Check, Values, changed
 from tests.simulation.checks.clock import ended_early

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime, timedelta
 
-from retrofill.contract.topics import WATCHER, Topic
+from retrofill_core.contract.topics import WATCHER, Topic
 from tests.simulation.checks.base import ACTIVE, ENDED, Check, Values
 from tests.simulation.memory.rows import Step, Tx
 

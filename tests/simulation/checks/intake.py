@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 from tests.simulation.checks.base import ACTIVE, UNFINISHED, Check, Values, changed, inserted
 from tests.simulation.memory.rows import Tx
 

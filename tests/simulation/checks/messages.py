@@ -6,8 +6,8 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from retrofill.bus.worker.deaths import DEATHS
-from retrofill.contract.topics import SERVICES, Topic
+from retrofill_core.bus.worker.deaths import DEATHS
+from retrofill_core.contract.topics import SERVICES, Topic
 from tests.simulation.bus.broker import ce_id_of
 from tests.simulation.checks.base import Check, changed
 from tests.simulation.memory.rows import Tx

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from retrofill.domain.attempt import AttemptMode
+from retrofill.states.attempt import AttemptMode
 from tests.simulation.checks.base import ENDED, Check, Values
 from tests.simulation.memory.rows import Step, Tx
 

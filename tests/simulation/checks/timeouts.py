@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 from tests.simulation.checks.base import Check, Values
 from tests.simulation.memory.rows import Step, Tx
 

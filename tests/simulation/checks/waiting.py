@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrofill.contract.topics import PLANNER, WATCHER, Topic
+from retrofill_core.contract.topics import PLANNER, WATCHER, Topic
 from tests.simulation.checks.base import ENDED, LIVE, REST, Check
 from tests.simulation.checks.messages import OFFSETS, OUTBOXES
 from tests.simulation.memory.rows import Row, Tx

@@ -12,8 +12,8 @@ from sqlalchemy import TextClause
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
 from sqlalchemy.exc import DBAPIError
 
-from retrofill.store.engine import count_write
-from retrofill.store.tables import metadata
+from retrofill_core.store.engine import count_write
+from retrofill_core.store.tables import metadata
 from tests.simulation.memory import errors
 from tests.simulation.memory.froms import Execution, Outcome
 from tests.simulation.memory.rows import Row, Tx

@@ -9,7 +9,7 @@ import backfill_planner.handler
 import backfill_planner.progress
 from backfill_planner import endings
 from backfill_planner.decide import Review
-from retrofill.store import backfills, budgets, progress
+from retrofill_core.store import backfills, budgets, progress
 from tests.simulation.mutations.patch import Patch
 
 

@@ -11,15 +11,15 @@ from sqlalchemy import select, update
 
 import run_starter.handler
 from backfill_planner.handler import PlannerHandler
-from retrofill.bus import transaction
-from retrofill.bus.faults import Fault
-from retrofill.bus.relay import relay
-from retrofill.bus.relay.numbering import BATCH_BYTES, Batch, Numbering
-from retrofill.bus.relay.relay import Relay
-from retrofill.bus.worker import batches, checks, context
-from retrofill.bus.worker.batches import Batches
-from retrofill.store import backfills, outbox
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill_core.bus import transaction
+from retrofill_core.bus.faults import Fault
+from retrofill_core.bus.relay import relay
+from retrofill_core.bus.relay.numbering import BATCH_BYTES, Batch, Numbering
+from retrofill_core.bus.relay.relay import Relay
+from retrofill_core.bus.worker import batches, checks, context
+from retrofill_core.bus.worker.batches import Batches
+from retrofill_core.store import backfills, outbox
+from retrofill_core.store.tables import SERVICE_TABLES
 from run_starter.claims import Claims
 from tests.simulation.mutations.patch import Patch
 

@@ -10,11 +10,11 @@ from sqlalchemy import select, update
 
 import run_starter.reports
 from backfill_planner import run_cancels as planner
-from retrofill.domain.run import RunState
-from retrofill.store import backfills, run_cancels
-from retrofill.store.clock import database_now
-from retrofill.store.states import in_state
-from retrofill.store.tables import run, run_cancel
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import backfills, run_cancels
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.states import in_state
+from retrofill_core.store.tables import run, run_cancel
 from tests.simulation.mutations.patch import Patch
 
 

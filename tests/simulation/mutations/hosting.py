@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from retrofill.store import attempts, hosts
-from retrofill.store.hosts import Offer, Seat
-from retrofill.store.tables import host, seat
+from retrofill_core.store import attempts, hosts
+from retrofill_core.store.hosts import Offer, Seat
+from retrofill_core.store.tables import host, seat
 from run_starter.launching import Launching
 from tests.simulation.mutations.patch import Patch
 from tests.simulation.pools import POOLS

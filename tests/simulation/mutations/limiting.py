@@ -9,8 +9,8 @@ import run_starter.leases
 import run_starter.outcomes
 import run_starter.reports
 import run_starter.timeouts
-from retrofill.store import launches, runs
-from retrofill.store.clock import database_now
+from retrofill_core.store import launches, runs
+from retrofill_core.store.clock import database_now
 from run_starter.leases import Leases
 from tests.simulation.mutations.patch import Patch
 

@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import select, update
 
 from backfill_planner import handler as planner
-from retrofill.domain import planning as domain
-from retrofill.domain.coverage import Cover
-from retrofill.domain.planning import History, Intervals
-from retrofill.store import backfills, planning
-from retrofill.store.clock import database_now
-from retrofill.store.tables import backfill, metadata
-from retrofill.store.transition import FromNow
+from retrofill_core.domain import planning as domain
+from retrofill_core.domain.coverage import Cover
+from retrofill_core.domain.planning import History, Intervals
+from retrofill_core.store import backfills, planning
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.tables import backfill, metadata
+from retrofill_core.store.transition import FromNow
 from tests.simulation import primitives
 from tests.simulation.memory import tables as memory
 from tests.simulation.mutations.patch import Patch

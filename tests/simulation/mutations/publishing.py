@@ -6,9 +6,9 @@ from typing import Any
 
 import run_starter.decide
 import run_starter.starting
-from retrofill.contract.runs import RunReported
-from retrofill.domain.run import RunState
-from retrofill.store import launches
+from retrofill_core.contract.runs import RunReported
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import launches
 from run_starter.steps import AwaitPublisher, End
 from tests.simulation.mutations.patch import Patch
 

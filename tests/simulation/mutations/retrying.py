@@ -9,11 +9,11 @@ from sqlalchemy import exists, select
 
 import deadline_watcher.decide
 from backfill_planner import run_retries as planner
-from retrofill.domain.deadline import Watched
-from retrofill.domain.run import RunState
-from retrofill.store import backfills
-from retrofill.store.states import in_state
-from retrofill.store.tables import run
+from retrofill_core.domain.deadline import Watched
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import backfills
+from retrofill_core.store.states import in_state
+from retrofill_core.store.tables import run
 from tests.simulation.mutations.patch import Patch
 
 

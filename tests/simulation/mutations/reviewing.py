@@ -11,7 +11,7 @@ import run_starter.claims
 import run_starter.decide
 import run_starter.launching
 import run_starter.reports
-from retrofill.store import reviews
+from retrofill_core.store import reviews
 from run_starter.steps import HoldAgain
 from tests.simulation.mutations.patch import Patch
 

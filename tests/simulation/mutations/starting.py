@@ -13,13 +13,13 @@ import run_starter.claims
 import run_starter.outcomes
 import run_starter.reports
 import run_starter.suspects
-from retrofill.contract.runs import RunReport
-from retrofill.domain import batch_size
-from retrofill.domain.attempt import AttemptOutcome
-from retrofill.domain.run import RunState
-from retrofill.store import attempts, claims
-from retrofill.store.clock import database_now
-from retrofill.store.tables import attempt, run
+from retrofill.states.attempt import AttemptOutcome
+from retrofill_core.contract.runs import RunReport
+from retrofill_core.domain import batch_size
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import attempts, claims
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.tables import attempt, run
 from run_starter.decide import Fold
 from run_starter.hosting import DriverHost
 from run_starter.leases import Leases

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backfill_planner import endings
-from retrofill.store import undo
+from retrofill_core.store import undo
 from tests.simulation.mutations.patch import Patch
 
 

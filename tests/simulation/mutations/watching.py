@@ -10,13 +10,13 @@ from sqlalchemy import and_, func, select, update
 import backfill_planner.calls
 import deadline_watcher.decide
 import run_starter.reports
-from retrofill.domain.backfill import BackfillState
-from retrofill.domain.callback import CallbackState, Occasion
-from retrofill.domain.deadline import DeadlineState, Verdict
-from retrofill.domain.run import RunState
-from retrofill.store import callbacks, deadlines, listed
-from retrofill.store.clock import database_now
-from retrofill.store.tables import callback, deadline
+from retrofill_core.domain.backfill import BackfillState
+from retrofill_core.domain.callback import CallbackState, Occasion
+from retrofill_core.domain.deadline import DeadlineState, Verdict
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import callbacks, deadlines, listed
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.tables import callback, deadline
 from run_starter.steps import End, Requeue
 from tests.simulation.mutations.patch import Patch
 

@@ -15,8 +15,8 @@ import pytest
 
 from retrofill.attempt_logs import marks
 from retrofill.attempt_logs.channel import open_log
-from retrofill.attempt_logs.files import Position, parts, path_of, read, sweep
-from retrofill.attempt_logs.writer import MAX_LINE, Config, Log
+from retrofill_core.attempt_logs.files import Position, parts, path_of, read, sweep
+from retrofill_core.attempt_logs.writer import MAX_LINE, Config, Log
 
 
 def text(folder: Path, attempt_id: int) -> str:
@@ -148,7 +148,7 @@ def channel(tmp_path: Path) -> Iterator[tuple[socket.socket, subprocess.Popen[by
     ours, far = socket.socketpair()
     config = Config(far.fileno(), str(tmp_path), 100_000, 3600.0, 10_000_000, redact=("geheim",))
     process = subprocess.Popen(
-        [sys.executable, "-m", "retrofill.attempt_logs.writer"], stdin=subprocess.PIPE, pass_fds=[far.fileno()]
+        [sys.executable, "-m", "retrofill_core.attempt_logs.writer"], stdin=subprocess.PIPE, pass_fds=[far.fileno()]
     )
     far.close()
     assert process.stdin is not None
@@ -190,7 +190,7 @@ def test_a_driver_that_never_stops_printing_does_not_fill_the_disk(tmp_path: Pat
     ours, far = socket.socketpair()
     config = Config(far.fileno(), str(tmp_path), 10_000, 3600.0, total_bytes=200_000)
     process = subprocess.Popen(
-        [sys.executable, "-m", "retrofill.attempt_logs.writer"], stdin=subprocess.PIPE, pass_fds=[far.fileno()]
+        [sys.executable, "-m", "retrofill_core.attempt_logs.writer"], stdin=subprocess.PIPE, pass_fds=[far.fileno()]
     )
     far.close()
     assert process.stdin is not None

@@ -15,24 +15,24 @@ from tests.support.sessions import MemoryStore
 
 from backfill_planner import requests as planned
 from backfill_planner.handler import PlannerHandler
-from retrofill.bus.envelope import Record
-from retrofill.bus.faults import Conflict
-from retrofill.bus.handler import Hold, Received
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import (
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.faults import Conflict
+from retrofill_core.bus.handler import Hold, Received
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.backfills import (
     BackfillPauseRequested,
     BackfillRequested,
     BackfillUndoRequested,
     RunRetryRequested,
 )
-from retrofill.contract.base import Message
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import PLANNER, Topic
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.planning import Intervals
-from retrofill.settings import Settings
-from retrofill.store import pipelines
-from retrofill.store import tables as t
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import PLANNER, Topic
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.planning import Intervals
+from retrofill_core.settings import Settings
+from retrofill_core.store import pipelines
+from retrofill_core.store import tables as t
 
 MOST = 100
 

@@ -11,9 +11,9 @@ from tests.support.definitions import daily
 from tests.support.sessions import MemoryStore, commit
 
 from backfill_planner.endings import check
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.topics import PLANNER, Topic
-from retrofill.store import tables as t
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.topics import PLANNER, Topic
+from retrofill_core.store import tables as t
 
 LISTS = {
     "on_backfill_failed": [

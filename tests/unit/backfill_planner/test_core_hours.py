@@ -13,11 +13,11 @@ from tests.support.sessions import MemoryStore, commit, rollback
 from backfill_planner.endings import check
 from backfill_planner.handler import PlannerHandler
 from backfill_planner.progress import PROGRESS, announce
-from retrofill.bus.transaction import Transaction
-from retrofill.bus.worker.rechecks import ALL_ACTIVE
-from retrofill.contract.topics import PLANNER
-from retrofill.store import backfills
-from retrofill.store import tables as t
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.bus.worker.rechecks import ALL_ACTIVE
+from retrofill_core.contract.topics import PLANNER
+from retrofill_core.store import backfills
+from retrofill_core.store import tables as t
 
 
 def with_an_expensive_attempt(conn: Any) -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from backfill_planner.changes import decide
 from backfill_planner.decide import NO_BACKFILL, Refuse
-from retrofill.contract.backfills import BackfillChangeRequested
-from retrofill.domain.backfill import BackfillState, OnRunFailure
+from retrofill_core.contract.backfills import BackfillChangeRequested
+from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 
 CHANGE = BackfillChangeRequested(max_active_runs=3)
 

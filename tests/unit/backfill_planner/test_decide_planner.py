@@ -20,16 +20,16 @@ from backfill_planner.decide import (
     answer_command,
     judge,
 )
-from retrofill.contract.backfills import (
+from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillDiscardRequested,
     BackfillPauseRequested,
     BackfillPublishRequested,
     BackfillResumeRequested,
 )
-from retrofill.domain.backfill import ACTIVE, MACHINE, OnRunFailure
-from retrofill.domain.backfill import BackfillState as S
-from retrofill.domain.budget import Budget
+from retrofill_core.domain.backfill import ACTIVE, MACHINE, OnRunFailure
+from retrofill_core.domain.backfill import BackfillState as S
+from retrofill_core.domain.budget import Budget
 
 PAUSE, RESUME, CANCEL = BackfillPauseRequested(), BackfillResumeRequested(), BackfillCancelRequested()
 PUBLISH, DISCARD = BackfillPublishRequested(), BackfillDiscardRequested()

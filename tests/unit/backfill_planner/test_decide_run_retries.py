@@ -7,8 +7,8 @@ import pytest
 from backfill_planner.decide import Refuse
 from backfill_planner.run_cancels import MAX_RUNS
 from backfill_planner.run_retries import RetryRuns, decide
-from retrofill.domain.run import RunState
-from retrofill.store.run_cancels import Found
+from retrofill_core.domain.run import RunState
+from retrofill_core.store.run_cancels import Found
 
 DAY = datetime(2020, 1, 3, 5, tzinfo=UTC)
 ZONE = "America/New_York"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backfill_planner.requests import Request
-from retrofill.bus.envelope import Record
-from retrofill.contract.backfills import BackfillRequested
+from retrofill_core.bus.envelope import Record
+from retrofill_core.contract.backfills import BackfillRequested
 
 BODY = {"pipeline": "flights", "from": "2013-01-01", "to": "2013-01-31"}
 # As recorded before a request could ask for the latest code.

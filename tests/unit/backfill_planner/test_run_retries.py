@@ -12,18 +12,18 @@ from tests.support.definitions import alert, daily
 from tests.support.sessions import MemoryStore
 
 from backfill_planner.run_retries import retry_runs
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import RunRetryRequested
-from retrofill.contract.base import Message
-from retrofill.contract.topics import PLANNER, Topic
-from retrofill.deadlines.rows import Subject, insert_deadlines
-from retrofill.domain.alert import DeadlineAlert
-from retrofill.domain.deadline import Arming, DeadlineState
-from retrofill.domain.run import RunState
-from retrofill.store import backfills
-from retrofill.store import tables as t
-from retrofill.store.clock import database_now
-from retrofill.store.failures import count_failed
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.backfills import RunRetryRequested
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.topics import PLANNER, Topic
+from retrofill_core.deadlines.rows import Subject, insert_deadlines
+from retrofill_core.domain.alert import DeadlineAlert
+from retrofill_core.domain.deadline import Arming, DeadlineState
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import backfills
+from retrofill_core.store import tables as t
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.failures import count_failed
 
 PARTITIONS = 4
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from retrofill.admin.access import table
-from retrofill.contract.topics import CONSOLE, OPERATOR, REPUBLISHED, REQUESTER, RUN_STARTER, SERVICES, Topic
-from retrofill.contract.topics_of import TRAFFIC
-from retrofill.settings import Settings
+from retrofill_core.contract.topics import CONSOLE, OPERATOR, REPUBLISHED, REQUESTER, RUN_STARTER, SERVICES, Topic
+from retrofill_core.contract.topics_of import TRAFFIC
+from retrofill_core.settings import Settings
+from retrofill_tools.admin.access import table
 
 
 def test_what_is_published_again_is_what_others_than_services_write() -> None:

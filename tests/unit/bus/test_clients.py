@@ -9,13 +9,13 @@ from unittest import mock
 
 import pytest
 
-from retrofill.bus import clients, member
-from retrofill.bus.inbox import Inbox
-from retrofill.bus.membership import Membership
-from retrofill.bus.poller import Poller
-from retrofill.contract.topics import PLANNER
-from retrofill.setting_types import KAFKA_OWN
-from retrofill.settings import Settings
+from retrofill_core.bus import clients, member
+from retrofill_core.bus.inbox import Inbox
+from retrofill_core.bus.membership import Membership
+from retrofill_core.bus.poller import Poller
+from retrofill_core.contract.topics import PLANNER
+from retrofill_core.setting_types import KAFKA_OWN
+from retrofill_core.settings import Settings
 
 GIVEN = {
     "compression.type": "zstd",

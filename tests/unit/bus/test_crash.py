@@ -11,7 +11,7 @@ import pytest
 
 PASSES = """
 import sys
-from retrofill.bus.crash import arm, crash_point
+from retrofill.system.crash import arm, crash_point
 arm(sys.argv[1] or None)
 for n in range(1, 4):
     crash_point("other")

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from retrofill.bus.dead_letters import MAX_KEY_BYTES, MAX_REASON, MAX_VALUE_BYTES, dead_letter
-from retrofill.bus.envelope import MAX_HEADER_BYTES, Record, header_bytes, read_headers
-from retrofill.contract.topics import Topic
-from retrofill.store.outbox import pack_headers, unpack_headers
+from retrofill_core.bus.dead_letters import MAX_KEY_BYTES, MAX_REASON, MAX_VALUE_BYTES, dead_letter
+from retrofill_core.bus.envelope import MAX_HEADER_BYTES, Record, header_bytes, read_headers
+from retrofill_core.contract.topics import Topic
+from retrofill_core.store.outbox import pack_headers, unpack_headers
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 

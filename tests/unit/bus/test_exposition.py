@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrofill.attempt_logs.files import Position, path_of
-from retrofill.bus.observability.exposition import Exposition
-from retrofill.client.logs import OnDisk, OverHttp, Source, Unreachable, find, lines
+from retrofill_core.attempt_logs.files import Position, path_of
+from retrofill_core.bus.observability.exposition import Exposition
+from retrofill_tools.client.logs import OnDisk, OverHttp, Source, Unreachable, find, lines
 from run_starter.log_page import LogPage
 
 SECRET = "/logs/0123/"

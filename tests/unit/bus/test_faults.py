@@ -6,7 +6,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
-from retrofill.bus.faults import Conflict, Fault, Fenced, Poison, classify
+from retrofill_core.bus.faults import Conflict, Fault, Fenced, Poison, classify
 
 
 def of_state(state, *, disconnected=False):

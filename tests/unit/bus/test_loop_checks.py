@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from retrofill.bus.faults import Conflict, Fenced, Poison
-from retrofill.bus.handler import QuietHandler
-from retrofill.bus.worker.checks import Checks
-from retrofill.bus.worker.context import WorkerContext
-from retrofill.bus.worker.failures import Failures
-from retrofill.bus.worker.shard import Ownership
-from retrofill.contract.topics import WATCHER
+from retrofill_core.bus.faults import Conflict, Fenced, Poison
+from retrofill_core.bus.handler import QuietHandler
+from retrofill_core.bus.worker.checks import Checks
+from retrofill_core.bus.worker.context import WorkerContext
+from retrofill_core.bus.worker.failures import Failures
+from retrofill_core.bus.worker.shard import Ownership
+from retrofill_core.contract.topics import WATCHER
 
 LOCKED = OperationalError("UPDATE", {}, SimpleNamespace(sqlstate="55P03"))
 

@@ -7,17 +7,17 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaException
 
-import retrofill.contract  # noqa: F401  registers every message type
-from retrofill.bus.envelope import Record
-from retrofill.bus.handler import QuietHandler
-from retrofill.bus.inbox import Assigned, Inbox, NotPositioned, OutOfRange, Positioned, Records, Revoked
-from retrofill.bus.takeover import Takeover
-from retrofill.bus.worker import batches, checks, context, failures, loop
-from retrofill.bus.worker.context import WorkerContext
-from retrofill.bus.worker.loop import Loop
-from retrofill.bus.worker.shard import Ownership
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import PLANNER
+import retrofill_core.contract  # noqa: F401  registers every message type
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.handler import QuietHandler
+from retrofill_core.bus.inbox import Assigned, Inbox, NotPositioned, OutOfRange, Positioned, Records, Revoked
+from retrofill_core.bus.takeover import Takeover
+from retrofill_core.bus.worker import batches, checks, context, failures, loop
+from retrofill_core.bus.worker.context import WorkerContext
+from retrofill_core.bus.worker.loop import Loop
+from retrofill_core.bus.worker.shard import Ownership
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import PLANNER
 
 PIPELINES, REQUESTS, EVENTS = map(str, PLANNER.reads)
 STORED = 4

@@ -5,21 +5,21 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy.exc import OperationalError
 
-import retrofill.contract  # noqa: F401  registers every message type
-from retrofill.bus.envelope import Record
-from retrofill.bus.faults import Conflict, Fenced, Locked, Poison, needing_rows
-from retrofill.bus.handler import Hold, QuietHandler
-from retrofill.bus.inbox import End, Records
-from retrofill.bus.worker import context
-from retrofill.bus.worker.batches import Batches
-from retrofill.bus.worker.context import WorkerContext
-from retrofill.bus.worker.deaths import DEATHS, Suspect
-from retrofill.bus.worker.failures import Failures
-from retrofill.bus.worker.intake import Intake
-from retrofill.bus.worker.shard import Ownership, TopicQueue
-from retrofill.bus.worker.shards import STUCK_FAILURES
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import WATCHER, Topic
+import retrofill_core.contract  # noqa: F401  registers every message type
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.faults import Conflict, Fenced, Locked, Poison, needing_rows
+from retrofill_core.bus.handler import Hold, QuietHandler
+from retrofill_core.bus.inbox import End, Records
+from retrofill_core.bus.worker import context
+from retrofill_core.bus.worker.batches import Batches
+from retrofill_core.bus.worker.context import WorkerContext
+from retrofill_core.bus.worker.deaths import DEATHS, Suspect
+from retrofill_core.bus.worker.failures import Failures
+from retrofill_core.bus.worker.intake import Intake
+from retrofill_core.bus.worker.shard import Ownership, TopicQueue
+from retrofill_core.bus.worker.shards import STUCK_FAILURES
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import WATCHER, Topic
 
 TOPIC = str(Topic.DEADLINES)
 KEY, BODY = b"7", b'{"type":"DeadlineResolved","deadline_id":7}'

@@ -5,7 +5,7 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from retrofill.store.outbox import pack_headers, unpack_headers
+from retrofill_core.store.outbox import pack_headers, unpack_headers
 
 VALUES = st.none() | st.binary(max_size=30) | st.text(max_size=30).map(lambda text: text.encode("utf-8"))
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)

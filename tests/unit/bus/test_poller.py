@@ -7,10 +7,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from retrofill.bus.inbox import Inbox, Records
-from retrofill.bus.poller import BUFFERED_BYTES, Poller
-from retrofill.contract.topics import WATCHER, Topic
-from retrofill.settings import Settings
+from retrofill_core.bus.inbox import Inbox, Records
+from retrofill_core.bus.poller import BUFFERED_BYTES, Poller
+from retrofill_core.contract.topics import WATCHER, Topic
+from retrofill_core.settings import Settings
 
 TOPIC = str(Topic.DEADLINES)
 LARGE = b"x" * 1_000_000

@@ -2,10 +2,10 @@
 
 import pytest
 
-from retrofill.bus.transaction import NO_EPOCH, Transaction
-from retrofill.bus.worker.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, GROUP_SIZE, check_all_active
-from retrofill.bus.worker.shard import Shard
-from retrofill.contract.topics import PLANNER
+from retrofill_core.bus.transaction import NO_EPOCH, Transaction
+from retrofill_core.bus.worker.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, GROUP_SIZE, check_all_active
+from retrofill_core.bus.worker.shard import Shard
+from retrofill_core.contract.topics import PLANNER
 
 
 def looks(count, asked=ALL_ACTIVE):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 
-from retrofill.bus.relay.refusals import Decision, Hold, Narrow, Refusal, SetAside, Stuck, Wait, decide
+from retrofill_core.bus.relay.refusals import Decision, Hold, Narrow, Refusal, SetAside, Stuck, Wait, decide
 
 ROWS = [(n, "a" if n % 2 else "b") for n in range(10, 20)]
 LARGE = Refusal(KafkaError.MSG_SIZE_TOO_LARGE, "too large")

@@ -12,11 +12,11 @@ from unittest import mock
 import pytest
 from sqlalchemy import Engine
 
-from retrofill.bus.relay import relay as module
-from retrofill.bus.relay.numbering import Batch
-from retrofill.bus.relay.relay import Relay
-from retrofill.contract.topics import PLANNER
-from retrofill.settings import Settings
+from retrofill_core.bus.relay import relay as module
+from retrofill_core.bus.relay.numbering import Batch
+from retrofill_core.bus.relay.relay import Relay
+from retrofill_core.contract.topics import PLANNER
+from retrofill_core.settings import Settings
 
 
 def test_a_refused_batch_is_sent_again_by_another_producer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrofill.bus.relay import relay as module
-from retrofill.bus.relay.relay import LINGER_SECONDS, Relay
-from retrofill.contract.topics import WATCHER
-from retrofill.settings import Settings
+from retrofill_core.bus.relay import relay as module
+from retrofill_core.bus.relay.relay import LINGER_SECONDS, Relay
+from retrofill_core.contract.topics import WATCHER
+from retrofill_core.settings import Settings
 
 IDLE = 60.0
 LATER, URGENT = True, False

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from retrofill.bus.relay.sending import Sending
+from retrofill_core.bus.relay.sending import Sending
 
 ROWS: list[Any] = [
     {"id": id, "topic": topic, "key": b"k", "value": b"v", "headers": []}

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from retrofill.bus.envelope import Record
-from retrofill.bus.inbox import End
-from retrofill.bus.worker.shard import Ownership, Shard, TopicQueue
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.inbox import End
+from retrofill_core.bus.worker.shard import Ownership, Shard, TopicQueue
 
 LONG_AGO, NEVER = 1.0, math.inf  # always before or after the monotonic clock
 

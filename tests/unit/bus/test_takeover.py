@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from retrofill.bus import takeover
-from retrofill.bus.takeover import TopicIds
-from retrofill.contract.topics import RUN_STARTER
-from retrofill.settings import Settings
+from retrofill_core.bus import takeover
+from retrofill_core.bus.takeover import TopicIds
+from retrofill_core.contract.topics import RUN_STARTER
+from retrofill_core.settings import Settings
 
 
 def test_a_client_that_gets_no_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

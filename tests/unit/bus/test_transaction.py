@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, delete, event, insert, select, text, update
 
-from retrofill.bus.envelope import Record
-from retrofill.bus.transaction import move_offsets, shard_transaction, token_transaction
-from retrofill.contract.pipelines import PipelineRemoved
-from retrofill.contract.topics import WATCHER, Topic
-from retrofill.store import outbox
-from retrofill.store.engine import count_write, make_engine, writes
-from retrofill.store.tables import run
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.transaction import move_offsets, shard_transaction, token_transaction
+from retrofill_core.contract.pipelines import PipelineRemoved
+from retrofill_core.contract.topics import WATCHER, Topic
+from retrofill_core.store import outbox
+from retrofill_core.store.engine import count_write, make_engine, writes
+from retrofill_core.store.tables import run
 
 EVENT = PipelineRemoved(pipeline="p")
 RECORD = Record(Topic.PIPELINES, 0, 5, b"p", b"{", {}, (), 0)
@@ -79,7 +79,7 @@ def engine():
 def announced(monkeypatch):
     """The notifications sent."""
     sent = []
-    monkeypatch.setattr("retrofill.bus.transaction.announce", sent.extend)
+    monkeypatch.setattr("retrofill_core.bus.transaction.announce", sent.extend)
     return sent
 
 

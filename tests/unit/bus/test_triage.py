@@ -5,14 +5,14 @@ import uuid
 
 import pytest
 
-import retrofill.contract  # noqa: F401  registers every message type
-from retrofill.bus.envelope import MAX_HEADER_BYTES, Record, read_headers
-from retrofill.bus.handler import Received
-from retrofill.bus.worker.triage import MAX_KEY, Dead, Misplaced, triage
-from retrofill.contract.backfills import BackfillPauseRequested, BackfillRequested
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import Topic
+import retrofill_core.contract  # noqa: F401  registers every message type
+from retrofill_core.bus.envelope import MAX_HEADER_BYTES, Record, read_headers
+from retrofill_core.bus.handler import Received
+from retrofill_core.bus.worker.triage import MAX_KEY, Dead, Misplaced, triage
+from retrofill_core.contract.backfills import BackfillPauseRequested, BackfillRequested
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.topics import Topic
 
 PARTITIONS = 4
 TOPIC_ID = "topic-id"

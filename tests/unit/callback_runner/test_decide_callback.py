@@ -20,8 +20,8 @@ from callback_runner.decide import (
     unknown,
     why_not_replayed,
 )
-from retrofill.domain.callback import MACHINE, CallbackState
-from retrofill.domain.polling import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS
+from retrofill_core.domain.callback import MACHINE, CallbackState
+from retrofill_core.domain.polling import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 

@@ -10,13 +10,13 @@ from tests.support.both_stores import BASE, NOW
 from tests.support.sessions import MemoryStore, commit, rollback
 
 from callback_runner.handler import CALLBACKS, CallbackHandler
-from retrofill.bus.handler import RECHECK_SECONDS
-from retrofill.bus.set_aside import SetAside
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.topics import CALLBACK_RUNNER
-from retrofill.settings import Settings
-from retrofill.store import listed
-from retrofill.store.tables import callback, run
+from retrofill_core.bus.handler import RECHECK_SECONDS
+from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.topics import CALLBACK_RUNNER
+from retrofill_core.settings import Settings
+from retrofill_core.store import listed
+from retrofill_core.store.tables import callback, run
 
 CALL = {
     "deadline_id": 7,

@@ -12,11 +12,11 @@ from tests.support.sessions import MemoryStore, commit
 from tests.unit.callback_runner.test_locked_ones import CALL, handler
 
 from callback_runner.handler import CALLBACKS, SILENT_SECONDS, CallbackHandler
-from retrofill.bus.set_aside import SET_ASIDE_SECONDS
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.topics import CALLBACK_RUNNER, Topic
-from retrofill.store import callbacks, listed
-from retrofill.store.tables import backfill, callback, run
+from retrofill_core.bus.set_aside import SET_ASIDE_SECONDS
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.topics import CALLBACK_RUNNER, Topic
+from retrofill_core.store import callbacks, listed
+from retrofill_core.store.tables import backfill, callback, run
 
 BAD, GOOD = 7, 8
 ENDED = {"collects": False, "event": {"type": "BackfillFailed"}, "occasion": "backfill_ended"}

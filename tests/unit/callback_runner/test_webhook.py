@@ -13,7 +13,7 @@ from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Raised, Returned
 from callback_runner.webhooks.protocol import MAX_RETRY_SECONDS, body_of, headers_of, outcome_of, retry_after
 from callback_runner.webhooks.sender import Answer
-from retrofill.settings import Settings
+from retrofill_core.settings import Settings
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 KEYS = [SecretStr("whsec_" + base64.b64encode(letter * 24).decode()) for letter in (b"n", b"o")]

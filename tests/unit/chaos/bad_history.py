@@ -31,7 +31,7 @@ from tests.unit.chaos.good_history import (
     change as changed,
 )
 
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.topics import Topic
 
 Bad = Callable[[History], Any]
 

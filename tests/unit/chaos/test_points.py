@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.chaos.points import COMMON, OWN, POINTS
 
 import retrofill
-from retrofill.contract.topics import SERVICES
+from retrofill_core.contract.topics import SERVICES
 
 BUS = Path(retrofill.__file__).parent / "bus"
 ROOT = BUS.parents[2]

@@ -9,17 +9,17 @@ import pytest
 from tests.chaos.spoiling import HEADERS, READ, VALUES
 from tests.chaos.workload import Order, Script, Step
 
-from retrofill.bus.envelope import Record, read_headers
-from retrofill.bus.worker.triage import Dead, triage
-from retrofill.contract.backfills import (
+from retrofill_core.bus.envelope import Record, read_headers
+from retrofill_core.bus.worker.triage import Dead, triage
+from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
     BackfillResumeRequested,
     RunCancelRequested,
     RunRetryRequested,
 )
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import Topic
+from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import Topic
 
 
 def played(seed: int, steps: int = 200) -> tuple[Script, list[Step]]:

@@ -11,13 +11,13 @@ from tests.support.both_stores import DAY, NOW, START, make_backfill, put
 from tests.support.sessions import MemoryStore
 
 from backfill_planner.requests import _of_backfill
-from retrofill.client.again import COPIED, NOT_COPIED, OF_DEADLINE, requested_again
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.deadlines.rows import Subject, insert_deadlines
-from retrofill.domain.alert import finish_by
-from retrofill.domain.backfill import ReprocessBehavior
-from retrofill.domain.deadline import Arming, DeadlineState
-from retrofill.store import tables as t
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.deadlines.rows import Subject, insert_deadlines
+from retrofill_core.domain.alert import finish_by
+from retrofill_core.domain.backfill import ReprocessBehavior
+from retrofill_core.domain.deadline import Arming, DeadlineState
+from retrofill_core.store import tables as t
+from retrofill_tools.client.again import COPIED, NOT_COPIED, OF_DEADLINE, requested_again
 
 
 def ended(conn: Any, id: str, first: int, *states: str, **more: Any) -> None:

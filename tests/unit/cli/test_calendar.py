@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from retrofill.cli.calendar import KINDS, kind_of, render
-from retrofill.domain.run import MACHINE
+from retrofill_core.domain.run import MACHINE
+from retrofill_tools.cli.calendar import KINDS, kind_of, render
 
 
 def day(year: int, month: int, number: int, **by_state: int) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from retrofill.cli.arguments import BackfillOptions
-from retrofill.cli.main import command_line
-from retrofill.client.command_line import as_json, command_of
-from retrofill.contract.backfills import BackfillRequested
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_tools.cli.arguments import BackfillOptions
+from retrofill_tools.cli.main import command_line
+from retrofill_tools.client.command_line import as_json, command_of
 
 RANGE = {"from": "2013-01-01", "to": "2013-01-31"}
 

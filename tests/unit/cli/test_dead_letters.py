@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from retrofill.client import dead_letters
-from retrofill.client.dead_letters import Letter, newest
+from retrofill_tools.client import dead_letters
+from retrofill_tools.client.dead_letters import Letter, newest
 
 PARTITIONS = 4
 

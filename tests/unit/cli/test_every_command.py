@@ -11,8 +11,8 @@ import typer
 from tests.support.terminal import Cli
 from typer.core import TyperCommand, TyperGroup
 
-from retrofill.cli.completion import Shell
-from retrofill.cli.main import MODULES, command_line
+from retrofill_tools.cli.completion import Shell
+from retrofill_tools.cli.main import MODULES, command_line
 
 # What it runs or prints is no data: a service or the console in the foreground, and a script for the shell.
 WITHOUT = {"service", "console", "completion"}
@@ -42,7 +42,7 @@ def test_a_module_has_the_commands_for_which_it_is_imported(module: str) -> None
 
 def test_the_version_needs_no_database_and_no_settings() -> None:
     code = (
-        "import sys; sys.argv = ['retrofill', '--version']; import retrofill.cli.main as it\n"
+        "import sys; sys.argv = ['retrofill', '--version']; import retrofill_tools.cli.main as it\n"
         "try: it.run()\nfinally: sys.exit(sorted({'sqlalchemy', 'psycopg', 'pydantic_settings'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from tests.support.definitions import daily
 
-from retrofill.client.backfill_facts import held_back
+from retrofill_tools.client.backfill_facts import held_back
 
 
 def test_a_definition_of_a_newer_release_is_named():

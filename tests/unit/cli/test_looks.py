@@ -9,17 +9,17 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from retrofill.cli.arguments import read_budget
-from retrofill.cli.estimating import cost
-from retrofill.cli.estimating import line as preview_line
-from retrofill.cli.output import cell, counts, duration, moment
-from retrofill.cli.watching import Progress, Speed, line, render
-from retrofill.client.backfill_facts import missing
-from retrofill.client.estimates import NO_HISTORY
-from retrofill.client.previewing import equal_stretches
-from retrofill.domain.budget import Budget
-from retrofill.domain.estimate import Estimate
 from retrofill.errors import WrongUsage
+from retrofill_core.domain.budget import Budget
+from retrofill_core.domain.estimate import Estimate
+from retrofill_tools.cli.arguments import read_budget
+from retrofill_tools.cli.estimating import cost
+from retrofill_tools.cli.estimating import line as preview_line
+from retrofill_tools.cli.output import cell, counts, duration, moment
+from retrofill_tools.cli.watching import Progress, Speed, line, render
+from retrofill_tools.client.backfill_facts import missing
+from retrofill_tools.client.estimates import NO_HISTORY
+from retrofill_tools.client.previewing import equal_stretches
 
 START = datetime(2024, 1, 1, 12, tzinfo=UTC)
 

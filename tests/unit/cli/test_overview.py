@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from retrofill.cli.overview import render
+from retrofill_tools.cli.overview import render
 
 NOW = datetime(2024, 1, 5, 12, 30, tzinfo=UTC)
 

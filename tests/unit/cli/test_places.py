@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.terminal import Cli, cli
 
-from retrofill.driver.kept import AREA, MARKER, put_marker
+from retrofill.outputs.kept import AREA, MARKER, put_marker
 
 __all__ = ["cli"]
 INTERVAL = {"interval_start": "2024-01-01T00:00:00+00:00", "interval_end": "2024-01-02T00:00:00+00:00"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from retrofill.client import pools
-from retrofill.client.pools import summary, without_drivers
+from retrofill_tools.client import pools
+from retrofill_tools.client.pools import summary, without_drivers
 
 
 def host(pool: str = "default", **more: Any) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import pytest
 from tests.support.both_stores import put
 from tests.support.sessions import MemoryStore
 
-from retrofill.client.previewing import preview
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.domain.planning import Plan, Rejection
-from retrofill.store import pipelines
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.domain.planning import Plan, Rejection
+from retrofill_core.store import pipelines
+from retrofill_tools.client.previewing import preview
 
 PAST, LATER = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
 SETTINGS: Any = SimpleNamespace(max_plan_runs=100)

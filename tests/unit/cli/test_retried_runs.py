@@ -10,13 +10,13 @@ from sqlalchemy import Connection, RowMapping, select, update
 from tests.support.both_stores import DAY, START, begin, claim, end, give, make_backfill, put, start
 from tests.support.sessions import MemoryStore
 
-from retrofill.cli.finding import find_attempt
-from retrofill.client import read_runs
-from retrofill.domain.run import RunState
 from retrofill.errors import UserError
-from retrofill.store import retries
-from retrofill.store import tables as t
-from retrofill.store.clock import database_now
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import retries
+from retrofill_core.store import tables as t
+from retrofill_core.store.clock import database_now
+from retrofill_tools.cli.finding import find_attempt
+from retrofill_tools.client import read_runs
 
 
 def retried(look: Callable[[Connection, RowMapping, RowMapping], Any], *, begun: bool = True) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-COMMAND = [sys.executable, "-c", "from retrofill.cli.main import run; run()"]
+COMMAND = [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()"]
 NAME = "\u65e5\u672c \u2013 \xe9"
 
 

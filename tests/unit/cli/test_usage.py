@@ -169,7 +169,7 @@ def test_a_pipeline_file_that_is_not_there(cli):
 
 
 def test_conf_from_a_file(tmp_path):
-    from retrofill.cli.arguments import read_conf
+    from retrofill_tools.cli.arguments import read_conf
 
     path = tmp_path / "conf.json"
     path.write_text('{"a": [1, {"b": null}]}')

@@ -9,8 +9,8 @@ from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy.exc import OperationalError
 from tenacity import stop_after_attempt, wait_none
 
-from retrofill.cli import watching
-from retrofill.settings import Settings
+from retrofill_core.settings import Settings
+from retrofill_tools.cli import watching
 
 
 class Consumer:

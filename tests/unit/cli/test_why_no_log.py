@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from retrofill.attempt_logs.files import Position
-from retrofill.cli.finding import bounds
-from retrofill.cli.output import print_facts, print_text
-from retrofill.cli.run_logs import _print
-from retrofill.client import attempt_log
-from retrofill.client.attempt_log import NoLog, why_no_log
-from retrofill.client.logs import Unreachable, lines
 from retrofill.errors import WrongUsage
-from retrofill.settings import Settings
+from retrofill_core.attempt_logs.files import Position
+from retrofill_core.settings import Settings
+from retrofill_tools.cli.finding import bounds
+from retrofill_tools.cli.output import print_facts, print_text
+from retrofill_tools.cli.run_logs import _print
+from retrofill_tools.client import attempt_log
+from retrofill_tools.client.attempt_log import NoLog, why_no_log
+from retrofill_tools.client.logs import Unreachable, lines
 
 BEGAN = datetime(2024, 1, 1, tzinfo=UTC)
 ATTEMPT = {"id": 25, "host": "run-starter-a-12", "began_at": BEGAN, "reason": None, "outcome": "lost"}

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from retrofill.client.ask import NoAnswer
-from retrofill.contract.backfills import BackfillCommandRejected, RunCancelRequested
-from retrofill.domain.run import UNFINISHED, RunState
 from retrofill.errors import UserError
 from retrofill_console.answers import Refused
 from retrofill_console.api import requests
 from retrofill_console.api.bodies import NamedRuns
 from retrofill_console.api.requests import CANCELLABLE, cancel_runs
+from retrofill_core.contract.backfills import BackfillCommandRejected, RunCancelRequested
+from retrofill_core.domain.run import UNFINISHED, RunState
+from retrofill_tools.client.ask import NoAnswer
 
 BODY = NamedRuns(backfill_id="b", ids=(1,))
 

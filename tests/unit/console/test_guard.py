@@ -11,9 +11,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from retrofill.settings import Settings
 from retrofill_console.guard import HEADERS, Guard
 from retrofill_console.login import Login
+from retrofill_core.settings import Settings
 
 TOKEN = "0123456789abcdef"
 JSON = {"content-type": "application/json"}

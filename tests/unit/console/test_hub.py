@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.topics import Topic
 from retrofill_console.live import hub as hubs
 from retrofill_console.live import vector
 from retrofill_console.live.events import Event, shortened
 from retrofill_console.live.hub import Hub
+from retrofill_core.contract.topics import Topic
 
 Told = tuple[str, Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from retrofill.errors import UserError
-from retrofill.settings import Settings
 from retrofill_console.login import COOKIE, KEEP_SECONDS, Login, Viewer
+from retrofill_core.settings import Settings
 
 TOKEN = "0123456789abcdef"
 PROXIED = {"console_user_header": "X-Forwarded-User", "console_proxies": ["10.1.0.0/16"]}

@@ -10,11 +10,11 @@ from pydantic import SecretStr
 from tests.support.installation import ROOT
 from tools.openapi import PAGE, page
 
-from retrofill.settings import Settings
 from retrofill_console.api.openapi import document
 from retrofill_console.api.routes import routes
 from retrofill_console.console import make_console
 from retrofill_console.login import Login
+from retrofill_core.settings import Settings
 
 
 def test_the_kept_document_is_the_present_one() -> None:

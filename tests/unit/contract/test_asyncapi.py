@@ -15,12 +15,12 @@ from jsonschema import Draft7Validator
 from tests.support.asyncapi_specs import official_schema
 from tests.support.contract import FOLDER, Document, found, headers_of, topics, value_of
 
-from retrofill.bus.envelope import new_headers
-from retrofill.contract.base import REGISTRY
-from retrofill.contract.headers import ALWAYS
-from retrofill.contract.topics import SERVICES, Topic
-from retrofill.contract.topics_of import TRAFFIC
-from retrofill.settings import Settings
+from retrofill_core.bus.envelope import new_headers
+from retrofill_core.contract.base import REGISTRY
+from retrofill_core.contract.headers import ALWAYS
+from retrofill_core.contract.topics import SERVICES, Topic
+from retrofill_core.contract.topics_of import TRAFFIC
+from retrofill_core.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = topics()

@@ -13,10 +13,10 @@ from tests.support import freeze
 from tests.support.compatible import breaks
 from tools.schemas import schema_of
 
-from retrofill.contract import Undecodable, decode
-from retrofill.contract.base import REGISTRY, VERSION
-from retrofill.contract.topics import Topic
-from retrofill.contract.topics_of import TRAFFIC
+from retrofill_core.contract import Undecodable, decode
+from retrofill_core.contract.base import REGISTRY, VERSION
+from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics_of import TRAFFIC
 
 RELEASED = range(1, VERSION + 1)
 SAMPLES = [path for version in RELEASED for path in sorted(freeze.messages(version).glob("*.json"))]

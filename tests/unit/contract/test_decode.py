@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrofill.contract import Undecodable, decode
-from retrofill.contract.backfills import BackfillRequested
-from retrofill.contract.base import MAX_DEPTH, MAX_INT
+from retrofill_core.contract import Undecodable, decode
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.base import MAX_DEPTH, MAX_INT
 
 GOOD = b'{"type": "BackfillRequested", "pipeline": "p", "from": "2024-01-01", "to": "2024-01-02", "conf": {"x": %s}}'
 

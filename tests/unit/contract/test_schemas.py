@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 from tools.examples import BODIES, example_of
 from tools.schemas import COMMAND, differing, main, page, schema_of
 
-from retrofill.contract import decode
-from retrofill.contract.base import REGISTRY
+from retrofill_core.contract import decode
+from retrofill_core.contract.base import REGISTRY
 
 ROOT = Path(__file__).parents[3]
 FOLDER, PAGE = ROOT / "schemas", ROOT / "docs" / "messages.md"

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from callback_runner.collected import ERROR_CHARACTERS, LISTED
-from retrofill.contract.base import Message
-from retrofill.contract.callbacks import FailedRun, RunsFailed
-from retrofill.contract.runs import ErrorInfo, PublishedOutput, RunReported, RunStaged
-from retrofill.driver.staging import MAX_OUTPUTS, MAX_OUTPUTS_BYTES
-from retrofill.settings import Settings
+from retrofill.outputs.staging import MAX_OUTPUTS, MAX_OUTPUTS_BYTES
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.callbacks import FailedRun, RunsFailed
+from retrofill_core.contract.runs import ErrorInfo, PublishedOutput, RunReported, RunStaged
+from retrofill_core.settings import Settings
 
 NOW = datetime(2026, 1, 1, 1, 1, 1, 123456, tzinfo=UTC)
 LARGE = 2**60

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from deadline_watcher.decide import decide, how_it_ended, seconds_to_next
-from retrofill.domain.deadline import End
-from retrofill.domain.polling import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS
+from retrofill_core.domain.deadline import End
+from retrofill_core.domain.polling import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from deadline_watcher.events import callback, digest, facts, missed, recovered
-from retrofill.contract.base import decode
-from retrofill.store.subjects import BackfillFacts
+from retrofill_core.contract.base import decode
+from retrofill_core.store.subjects import BackfillFacts
 
 MAX_BYTES = 900_000
 AT = datetime(2024, 3, 1, 23, 30, tzinfo=UTC)

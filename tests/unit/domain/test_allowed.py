@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from retrofill.domain.allowed import DEFAULT, refusal, setting_allowed
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.java import spark_jars
+from retrofill.spark.java import spark_jars
+from retrofill_core.domain.allowed import DEFAULT, refusal, setting_allowed
+from retrofill_core.domain.pipeline import PipelineDefinition
 
 SHIPPED = {"file": "/flows/p.py", "attribute": "p", "sha256": "0" * 64, "root": "/flows"}
 IN_PLACE = {"file": "/flows/p.py", "attribute": "p"}

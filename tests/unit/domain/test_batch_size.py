@@ -14,10 +14,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.definitions import alert, daily
 
-from retrofill.domain.attempt import AttemptMode, AttemptOutcome
-from retrofill.domain.batch_size import STEP, Past, fit, next_size, target_seconds
-from retrofill.domain.names import MAX_BATCH
-from retrofill.store.durations import RECENT
+from retrofill.sdk.names import MAX_BATCH
+from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill_core.domain.batch_size import STEP, Past, fit, next_size, target_seconds
+from retrofill_core.store.durations import RECENT
 
 TARGET = 600.0
 RANGE = daily(batch_size=MAX_BATCH, batch_target_seconds=TARGET, batch_mode="range")

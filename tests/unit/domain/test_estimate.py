@@ -11,7 +11,7 @@ from statistics import mean, median
 
 import pytest
 
-from retrofill.domain.estimate import Estimate, Left, Live, Took, busy_drivers, estimate
+from retrofill_core.domain.estimate import Estimate, Left, Live, Took, busy_drivers, estimate
 
 RECENT = 60
 SEEDS = 150

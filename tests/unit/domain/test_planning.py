@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrofill.domain import schedule
-from retrofill.domain.backfill import ReprocessBehavior
-from retrofill.domain.coverage import Finished
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.planning import (
+from retrofill_core.domain import schedule
+from retrofill_core.domain.backfill import ReprocessBehavior
+from retrofill_core.domain.coverage import Finished
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.planning import (
     Active,
     History,
     Intervals,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.domain.moments import NEW_YORK, bounds, utc
 
-from retrofill.domain.schedule import (
+from retrofill_core.domain.schedule import (
     FIRST_YEAR,
     LAST_YEAR,
     PRESETS,
@@ -62,7 +62,7 @@ def test_a_day_that_never_comes_is_refused(schedule):
 
 
 def test_a_schedule_that_runs_out_of_days_is_refused(monkeypatch):
-    monkeypatch.setattr("retrofill.domain.schedule.CronSim", lambda *_: iter(()))
+    monkeypatch.setattr("retrofill_core.domain.schedule.CronSim", lambda *_: iter(()))
     with pytest.raises(BadSchedule, match="never fires"):
         check_schedule("0 0 29 2 *", "UTC")
 
@@ -167,7 +167,7 @@ def test_a_datetime_bound_is_that_moment_at_either_end():
 @pytest.mark.parametrize("schedule", ["* * * * *", "@hourly", "@daily", "*/7 3 * * 1", "* * 29 2 *", "0,30 * 1,15 * *"])
 def test_far_too_many_are_refused_without_looking_at_one(schedule, zone, monkeypatch):
     """Enumerating even the allowed number takes many seconds and would block all other planning."""
-    monkeypatch.setattr("retrofill.domain.schedule.ticks", lambda *_: pytest.fail("the ticks were enumerated"))
+    monkeypatch.setattr("retrofill_core.domain.schedule.ticks", lambda *_: pytest.fail("the ticks were enumerated"))
     with pytest.raises(TooManyIntervals):
         boundaries(schedule, zone, utc(FIRST_YEAR, 2, 1), utc(LAST_YEAR, 12, 30), 500_000)
 

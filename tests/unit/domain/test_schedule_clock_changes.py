@@ -5,7 +5,7 @@ from datetime import date, timedelta
 import pytest
 from tests.unit.domain.moments import BERLIN, NEW_YORK, SAO_PAULO, bounds, hours, local, utc
 
-from retrofill.domain.schedule import range_bound
+from retrofill_core.domain.schedule import range_bound
 
 
 @pytest.mark.parametrize(

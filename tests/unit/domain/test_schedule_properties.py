@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.unit.domain.moments import BERLIN, NEW_YORK, SAO_PAULO, utc
 
-from retrofill.domain.schedule import LAST_YEAR, boundaries, ticks, ticks_at_least
+from retrofill_core.domain.schedule import LAST_YEAR, boundaries, ticks, ticks_at_least
 
 # Around DST changes: (zone, a moment some hours before the change)
 CHANGES = [

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from retrofill.domain import attempt, backfill, callback, deadline, machine, run, task_run
+from retrofill.states import attempt, machine, task_run
+from retrofill_core.domain import backfill, callback, deadline, run
 
 # entity → state → allowed next states
 DESIGN = {

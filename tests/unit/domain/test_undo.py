@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.definitions import alert, daily
 
-from retrofill.domain.undo import is_undo, undo_of
+from retrofill_core.domain.undo import is_undo, undo_of
 
 
 def test_no_time_limit_of_the_users_tasks_holds_for_an_undo() -> None:

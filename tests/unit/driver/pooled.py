@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.settings import Settings
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, RunToDo, TimedOut
 from run_starter.executors.local_pool import LocalPool
 

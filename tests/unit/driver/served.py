@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
-from retrofill.driver.facts import Cost, SparkApplication
-from retrofill.driver.launch import Launch
 from retrofill.driver.process import Ending
 from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
+from retrofill.protocol.facts import Cost, SparkApplication
+from retrofill.protocol.launch import Launch
+from retrofill.states.attempt import AttemptMode
 from run_starter.executors.driver_reports import report_of
 
 # A silent driver fails the test instead of hanging it.

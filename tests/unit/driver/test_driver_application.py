@@ -8,7 +8,7 @@ import pytest
 from tests.unit.driver.served import World, done, world
 
 from retrofill.driver.application import Server, application_of
-from retrofill.driver.facts import SparkApplication
+from retrofill.protocol.facts import SparkApplication
 
 __all__ = ["world"]
 APP = {"spark.app.id": "app-1"}

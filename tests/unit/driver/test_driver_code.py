@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from retrofill.domain.pipeline import CodeLocation
-from retrofill.settings import Settings
-from retrofill.user_code.archive import build
-from retrofill.user_code.folder_store import FolderStore
 from retrofill.user_code.importing import Code, CodeMoved
-from retrofill.user_code.unpacked import unpacked
+from retrofill_core.domain.pipeline import CodeLocation
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.archive import build
+from retrofill_core.user_code.folder_store import FolderStore
+from retrofill_core.user_code.unpacked import unpacked
 
 TEXT = "from retrofill import Pipeline\nimport {helper}\nflights = Pipeline({helper}.NAME, schedule='@daily')\n"
 

@@ -13,7 +13,7 @@ import pytest
 
 from retrofill.driver import cost
 from retrofill.driver.cost import cost_of
-from retrofill.driver.facts import Cost
+from retrofill.protocol.facts import Cost
 
 TAG = "retrofill-attempt-7"
 APPLICATIONS = "/api/v1/applications"

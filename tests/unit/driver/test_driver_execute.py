@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.base import decode
-from retrofill.contract.runs import RunReported
-from retrofill.domain.task_run import MACHINE, TaskState
-from retrofill.driver.definition import Task
-from retrofill.driver.errors import clean, error_info, without_jvm
 from retrofill.driver.execute import MAX_PARALLEL, Execution, Result, backoff
-from retrofill.driver.facts import ErrorInfo, as_json
+from retrofill.protocol.definition import Task
+from retrofill.protocol.errors import clean, error_info, without_jvm
+from retrofill.protocol.facts import ErrorInfo, as_json
+from retrofill.states.task_run import MACHINE, TaskState
+from retrofill_core.contract.base import decode
+from retrofill_core.contract.runs import RunReported
 
 S = TaskState
 Told = list[tuple[str, str, int, ErrorInfo | None]]

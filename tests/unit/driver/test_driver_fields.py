@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, SubmitScript, TaskDefinition
 from retrofill.driver.config import Config
-from retrofill.driver.definition import Code, Definition, Script, Task
-from retrofill.settings import Settings
+from retrofill.protocol.definition import Code, Definition, Script, Task
+from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition, SubmitScript, TaskDefinition
+from retrofill_core.settings import Settings
 from run_starter.executors.command import told
 
 PAIRS = [

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrofill.domain.names import TriggerRule
-from retrofill.domain.task_run import MACHINE, TaskState
-from retrofill.driver.definition import Task
 from retrofill.driver.graph import BAD, DONE, BadBranch, choose, next_step, outcome
+from retrofill.protocol.definition import Task
+from retrofill.sdk.names import TriggerRule
+from retrofill.states.task_run import MACHINE, TaskState
 
 S = TaskState
 ENDS = (S.SUCCEEDED, S.FAILED, S.SKIPPED, S.UPSTREAM_FAILED)

@@ -18,9 +18,9 @@ from retrofill.driver import session as sessions
 from retrofill.driver.application import Server
 from retrofill.driver.config import Config
 from retrofill.driver.keepalive import UNKNOWN_SECONDS, seconds
-from retrofill.driver.loss import line_of
 from retrofill.driver.session import ConnectSessions
-from retrofill.stack.ports import held_port
+from retrofill.spark.loss import line_of
+from retrofill_tools.stack.ports import held_port
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from tests.support.installation import until
 from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import World, launch, pids, world
 
-from retrofill.domain.attempt import AttemptMode
-from retrofill.stack.processes import is_alive
+from retrofill.states.attempt import AttemptMode
+from retrofill_tools.stack.processes import is_alive
 from run_starter.executors import Condition, local_pool, processes
 
 __all__ = ["world"]

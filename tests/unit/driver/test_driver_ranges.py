@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from retrofill.driver.context import run_of
-from retrofill.driver.kept import AREA, MARKER, key_of
-from retrofill.driver.launch import Launch, LaunchedRun
-from retrofill.driver.publication import sealed_folder
-from retrofill.driver.staging import CannotStage, Staging
+from retrofill.outputs.kept import AREA, MARKER, key_of
+from retrofill.outputs.publication import sealed_folder
+from retrofill.outputs.staging import CannotStage, Staging
+from retrofill.protocol.launch import Launch, LaunchedRun
 
 DAYS = (1, 2, 3)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.driver.errors import MESSAGE_BYTES, TRACEBACK_BYTES, error_info
-from retrofill.driver.log import bound, configure, get_log
-from retrofill.redaction import configure_redaction, redacted
-from retrofill.settings import WrongSetting, read_settings
+from retrofill.log import bound, configure, get_log
+from retrofill.protocol.errors import MESSAGE_BYTES, TRACEBACK_BYTES, error_info
+from retrofill.secrets.redaction import configure_redaction, redacted
+from retrofill_core.settings import WrongSetting, read_settings
 
 
 @pytest.fixture(autouse=True)

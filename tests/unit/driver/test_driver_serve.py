@@ -13,9 +13,9 @@ import pytest
 from tests.support.installation import until
 from tests.unit.driver.served import CODE, SessionGone, World, done, world, world_module
 
-from retrofill.driver.facts import Cost
 from retrofill.driver.process import LEASE_OVER
 from retrofill.driver.submit import Submission
+from retrofill.protocol.facts import Cost
 
 __all__ = ["world"]
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.installation import until
 from tests.unit.driver.served import World, done, world
 
-from retrofill.driver.kept import key_of
+from retrofill.outputs.kept import key_of
 
 __all__ = ["world"]
 STAGES = """
@@ -89,7 +89,7 @@ def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(worl
 def test_a_publisher_that_cannot_publish_now_is_released_and_serves_others(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retrofill.driver.patience.SECONDS", 0.0)
+    monkeypatch.setattr("retrofill.outputs.patience.SECONDS", 0.0)
     # Its disk is not mounted.
     outputs = [f"{tmp_path}/mnt/day=1"]
     world.launch(publication={"publication": 1, "accepted_attempt": 9, "outputs": outputs})
@@ -103,12 +103,12 @@ def test_a_publisher_that_cannot_publish_now_is_released_and_serves_others(
 def test_output_that_cannot_be_published_now_is_left_to_others_while_its_attempt_goes_on(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retrofill.driver.patience.SECONDS", 0.0)
+    monkeypatch.setattr("retrofill.outputs.patience.SECONDS", 0.0)
     world.file.write_text(STAGES)
     world.launch(runs=2, out=str(tmp_path))
     world.say({"begin": 60.0})
     assert world.says(2) == [{"may_begin": 2}, {"may_publish": [1]}]
-    monkeypatch.setattr("retrofill.driver.publication.exchange", lambda *_: _away())
+    monkeypatch.setattr("retrofill.outputs.publication.exchange", lambda *_: _away())
     world.say({"publish": True})
     world.begins(2, {"may_publish": [2]})
     world.say({"publish": True})
@@ -181,7 +181,7 @@ def test_what_was_staged_before_a_run_failed_is_still_published(world: World, tm
 def test_output_that_cannot_be_published_fails_its_run_and_no_other(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retrofill.driver.patience.SECONDS", 0.0)
+    monkeypatch.setattr("retrofill.outputs.patience.SECONDS", 0.0)
     world.file.write_text(STAGES)
     world.launch(runs=2, out=str(tmp_path))
     world.say({"begin": 60.0})

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.driver.kept import AREA, MARKER, key_of
-from retrofill.driver.launch import Launch
-from retrofill.driver.publication import sealed_folder
-from retrofill.driver.staging import MAX_OUTPUTS, CannotStage, Staging, local_path
+from retrofill.outputs.kept import AREA, MARKER, key_of
+from retrofill.outputs.publication import sealed_folder
+from retrofill.outputs.staging import MAX_OUTPUTS, CannotStage, Staging, local_path
+from retrofill.protocol.launch import Launch
 
 
 def staging_of(run_id: int) -> Staging:
@@ -125,7 +125,7 @@ def test_one_task_writes_an_output_and_outputs_do_not_overlap(staging: Staging, 
 
 def test_the_number_of_outputs_is_limited(staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_OUTPUTS == 1000
-    monkeypatch.setattr("retrofill.driver.staging.MAX_OUTPUTS", 3)
+    monkeypatch.setattr("retrofill.outputs.staging.MAX_OUTPUTS", 3)
     for n in range(3):
         staging.stage("a", f"{tmp_path}/{n}")
     with pytest.raises(CannotStage, match="at most 3 outputs"):
@@ -135,7 +135,7 @@ def test_the_number_of_outputs_is_limited(staging: Staging, tmp_path: Path, monk
 
 
 def test_tables_count_as_outputs(staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrofill.driver.staging.MAX_OUTPUTS", 3)
+    monkeypatch.setattr("retrofill.outputs.staging.MAX_OUTPUTS", 3)
     monkeypatch.setattr(staging.tables, "outputs", lambda: {7: ("table:one", "table:two")})
     write(staging.stage("a", f"{tmp_path}/1"))
     assert len(staging.seal()[7]) == 3

@@ -19,16 +19,16 @@ from typing import Any
 
 import pytest
 
-from retrofill.clusters import tag_of
-from retrofill.driver.cannot_stage import CannotStage
 from retrofill.driver.config import Config
-from retrofill.driver.definition import Script, Task
-from retrofill.driver.launch import Launch
 from retrofill.driver.script_fields import BadArgument, Fields
-from retrofill.driver.staging import Staging
 from retrofill.driver.submit import GROUP, LINE_CHARS, Submission, Submits
 from retrofill.driver.submit import SubmitFailed as Failed
-from retrofill.properties import read_properties
+from retrofill.outputs.cannot_stage import CannotStage
+from retrofill.outputs.staging import Staging
+from retrofill.protocol.definition import Script, Task
+from retrofill.protocol.launch import Launch
+from retrofill.spark.clusters import tag_of
+from retrofill.spark.properties import read_properties
 
 
 def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
@@ -314,7 +314,7 @@ def test_a_script_that_nobody_can_read_is_ended_before_the_next_try(
         return started[-1]
 
     monkeypatch.setattr("retrofill.driver.submit.subprocess.Popen", start)
-    monkeypatch.setattr("retrofill.groups.selectors.DefaultSelector", limited)
+    monkeypatch.setattr("retrofill.system.groups.selectors.DefaultSelector", limited)
     with pytest.raises(OSError, match="Too many open files"):
         submits.run(made.pipeline.tasks[0], made.pieces[0], Staging(made, made.pieces[0]))
     (process,) = started

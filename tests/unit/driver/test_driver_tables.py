@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.driver.exchange import exchange
-from retrofill.driver.tables.delta import _about
-from retrofill.driver.tables.delta_target import _is_long
-from retrofill.driver.tables.dropping import drop
-from retrofill.driver.tables.output import TableOutput, joined, parts_of
+from retrofill.outputs.exchange import exchange
+from retrofill.outputs.tables.delta import _about
+from retrofill.outputs.tables.delta_target import _is_long
+from retrofill.outputs.tables.dropping import drop
+from retrofill.protocol.table_output import TableOutput, joined, parts_of
 
 
 @pytest.mark.parametrize("parts", [["t"], ["lake", "db", "t"], ["delta", "/data/a b"], ["a.b", "c`d"], ["ünï", "9"]])

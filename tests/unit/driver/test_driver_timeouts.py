@@ -15,14 +15,14 @@ from tests.unit.driver.test_driver_execute import task
 from tests.unit.driver.test_driver_submit import Plain, gone, wait_until
 from tests.unit.driver.test_driver_submit import launch as script_launch
 
-from retrofill.domain.duration import timed_out, written
-from retrofill.domain.task_run import TASK_TIMED_OUT, TaskState
 from retrofill.driver import time_limit
 from retrofill.driver.config import Config
 from retrofill.driver.execute import Execution
-from retrofill.driver.staging import Staging
 from retrofill.driver.submit import SubmitFailed
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
+from retrofill.outputs.staging import Staging
+from retrofill.sdk.duration import timed_out, written
+from retrofill.states.task_run import TASK_TIMED_OUT, TaskState
 from run_starter.executors import TimedOut
 
 __all__ = ["pool_world", "world"]

@@ -6,9 +6,9 @@ import json
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
-from retrofill.driver.errors import error_info, whole_traceback
 from retrofill.errors import first_line
-from retrofill.redaction import redacted
+from retrofill.protocol.errors import error_info, whole_traceback
+from retrofill.secrets.redaction import redacted
 
 
 def in_between() -> None:

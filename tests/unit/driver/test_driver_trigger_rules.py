@@ -11,10 +11,10 @@ from itertools import permutations
 
 import pytest
 
-from retrofill.domain.names import TriggerRule
-from retrofill.domain.task_run import TaskState
-from retrofill.driver.definition import Task
 from retrofill.driver.graph import next_step
+from retrofill.protocol.definition import Task
+from retrofill.sdk.names import TriggerRule
+from retrofill.states.task_run import TaskState
 
 S = TaskState
 BEFORE = {"+": S.SUCCEEDED, "x": S.FAILED, "u": S.UPSTREAM_FAILED, "s": S.SKIPPED, ".": S.RUNNING}

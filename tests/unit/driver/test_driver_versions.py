@@ -9,9 +9,9 @@ import weakref
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
-from retrofill.driver.loss import witness
 from retrofill.driver.session import connect
 from retrofill.driver.versions import close_by_stop_only
+from retrofill.spark.loss import witness
 
 
 def test_the_garbage_collector_closes_no_session_where_it_could_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

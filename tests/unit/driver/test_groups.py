@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.support.lake import launch
 
-from retrofill.driver.launch import Launch
-from retrofill.driver.tables.group import Group, groups_of
-from retrofill.driver.tables.layout import separates
-from retrofill.driver.tables.marker import (
+from retrofill.outputs.tables.group import Group, groups_of
+from retrofill.outputs.tables.layout import separates
+from retrofill.outputs.tables.marker import (
     Commit,
     commit_of,
     first_of_backfill,
@@ -21,7 +20,8 @@ from retrofill.driver.tables.marker import (
     moments_in,
     moments_text,
 )
-from retrofill.driver.tables.output import TableOutput
+from retrofill.protocol.launch import Launch
+from retrofill.protocol.table_output import TableOutput
 
 START = datetime(2013, 1, 1, 5, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.driver import kept
+from retrofill.outputs import kept
 
 TODAY = kept._today()
 

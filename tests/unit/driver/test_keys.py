@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrofill.driver.cannot_stage import NoSuchColumn
-from retrofill.driver.interval import Interval
-from retrofill.driver.tables.boundaries import refuse_ambiguous
-from retrofill.driver.tables.declared import Declared, key_of_table
-from retrofill.driver.tables.key import Key, Values
-from retrofill.driver.tables.output import TableOutput
+from retrofill.outputs.cannot_stage import NoSuchColumn
+from retrofill.outputs.tables.boundaries import refuse_ambiguous
+from retrofill.outputs.tables.declared import Declared, key_of_table
+from retrofill.outputs.tables.key import Key, Values
+from retrofill.protocol.interval import Interval
+from retrofill.protocol.table_output import TableOutput
 
 NEW_YORK, UTC_ZONE = "America/New_York", "UTC"
 MINUTE = timedelta(minutes=1)

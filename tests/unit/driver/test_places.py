@@ -18,16 +18,16 @@ import pytest
 
 from retrofill.driver.context import Run, run_of
 from retrofill.driver.execute import Result
-from retrofill.driver.kept import AREA, MARKER, key_of
-from retrofill.driver.launch import Launch, Piece
-from retrofill.driver.places import PlaceTaken, owned, release
-from retrofill.driver.publication import Publication, publish
 from retrofill.driver.publishing import publish_all
-from retrofill.driver.restoring import restore
 from retrofill.driver.script_fields import Fields
 from retrofill.driver.session import Sessions
-from retrofill.driver.staging import CannotStage, Staging
-from retrofill.driver.tables.publication import Tables
+from retrofill.outputs.kept import AREA, MARKER, key_of
+from retrofill.outputs.places import PlaceTaken, owned, release
+from retrofill.outputs.publication import Publication, publish
+from retrofill.outputs.restoring import restore
+from retrofill.outputs.staging import CannotStage, Staging
+from retrofill.outputs.tables.publication import Tables
+from retrofill.protocol.launch import Launch, Piece
 
 DAY = timedelta(days=1)
 FIRST = datetime(2024, 1, 1, tzinfo=UTC)

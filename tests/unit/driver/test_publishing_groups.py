@@ -11,15 +11,15 @@ import pytest
 from tests.support.lake import launch
 from tests.unit.driver.test_putting_off import OfTests, OneTable
 
-from retrofill.driver import patience
 from retrofill.driver.execute import Result
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.session import Sessions
-from retrofill.driver.tables import publication
-from retrofill.driver.tables.group import Group
-from retrofill.driver.tables.output import TableOutput
-from retrofill.driver.tables.protocol import Burned, NotPublished
-from retrofill.driver.tables.publication import NotPermitted, Tables
+from retrofill.outputs import patience
+from retrofill.outputs.tables import publication
+from retrofill.outputs.tables.group import Group
+from retrofill.outputs.tables.protocol import Burned, NotPublished
+from retrofill.outputs.tables.publication import NotPermitted, Tables
+from retrofill.protocol.table_output import TableOutput
 
 COMMITS: list[tuple[str, list[int]]] = []
 BURNS: list[tuple[str, list[int]]] = []

@@ -15,19 +15,20 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException, UnsupportedOperationException
 from tests.support.lake import launch
 
-from retrofill.driver import patience, publishing
+from retrofill.driver import publishing
 from retrofill.driver.execute import Result
-from retrofill.driver.kept import AREA, NotKept
-from retrofill.driver.launch import Launch
-from retrofill.driver.patience import NotNow, Patience
-from retrofill.driver.publication import Publication, PublishedAgain
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.session import Sessions
-from retrofill.driver.tables import publication
-from retrofill.driver.tables.group import Group
-from retrofill.driver.tables.output import TableOutput
-from retrofill.driver.tables.protocol import Burned, Looked, NotPublished
-from retrofill.driver.tables.publication import Tables
+from retrofill.outputs import patience
+from retrofill.outputs.kept import AREA, NotKept
+from retrofill.outputs.patience import NotNow, Patience
+from retrofill.outputs.publication import Publication, PublishedAgain
+from retrofill.outputs.tables import publication
+from retrofill.outputs.tables.group import Group
+from retrofill.outputs.tables.protocol import Burned, Looked, NotPublished
+from retrofill.outputs.tables.publication import Tables
+from retrofill.protocol.launch import Launch
+from retrofill.protocol.table_output import TableOutput
 
 TABLE = TableOutput("lake.t", "lake.s", "day", "date", "delta")
 

@@ -9,15 +9,15 @@ from typing import cast
 import pytest
 from tests.support.lake import launch
 
-from retrofill.driver.errors import error_info
-from retrofill.driver.kept import NotKept
-from retrofill.driver.launch import Launch, Piece
-from retrofill.driver.publication import PublishedAgain
 from retrofill.driver.publishing import publish_all
-from retrofill.driver.restoring import restore
 from retrofill.driver.session import Sessions
-from retrofill.driver.staging import Staging
-from retrofill.driver.tables.publication import Tables
+from retrofill.outputs.kept import NotKept
+from retrofill.outputs.publication import PublishedAgain
+from retrofill.outputs.restoring import restore
+from retrofill.outputs.staging import Staging
+from retrofill.outputs.tables.publication import Tables
+from retrofill.protocol.errors import error_info
+from retrofill.protocol.launch import Launch, Piece
 
 NAMES = ("a", "b")
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.support.lake import launch
 
-from retrofill.driver.launch import Launch, Piece
-from retrofill.driver.tables.sweeping import StagedTables
+from retrofill.outputs.tables.sweeping import StagedTables
+from retrofill.protocol.launch import Launch, Piece
 
 
 class Spark:

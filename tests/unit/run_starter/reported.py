@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from retrofill.contract.runs import (
+from retrofill.states.attempt import AttemptMode
+from retrofill.states.task_run import TaskState as T
+from retrofill_core.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,
     ErrorInfo,
@@ -12,9 +14,7 @@ from retrofill.contract.runs import (
     RunStaged,
     TaskReported,
 )
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.run import RunState as R
-from retrofill.domain.task_run import TaskState as T
+from retrofill_core.domain.run import RunState as R
 from run_starter.decide import AttemptRow, Fold, RunRow
 from run_starter.steps import Accept, AwaitPublisher, Begin, End, Requeue
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrofill.bus.faults import Conflict, Fenced, Poison
-from retrofill.bus.worker.rechecks import ALL_ACTIVE
-from retrofill.store.hosts import SEAT_CHANNEL
-from retrofill.store.runs import SLOT_CHANNEL
+from retrofill_core.bus.faults import Conflict, Fenced, Poison
+from retrofill_core.bus.worker.rechecks import ALL_ACTIVE
+from retrofill_core.store.hosts import SEAT_CHANNEL
+from retrofill_core.store.runs import SLOT_CHANNEL
 from run_starter.claims import Claims
 from run_starter.handler import StarterHandler
 from run_starter.memory import (

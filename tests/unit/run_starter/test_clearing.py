@@ -14,9 +14,9 @@ import pytest
 from tests.support.definitions import daily
 from tests.support.threads import LIMIT, fail_once
 
-from retrofill.clusters import tag_of
-from retrofill.domain.attempt import AttemptMode
-from retrofill.settings import Settings
+from retrofill.spark.clusters import tag_of
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.settings import Settings
 from run_starter.executors import Host, LaunchRequest, RunToDo, kills, processes
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers

@@ -21,12 +21,12 @@ from tests.unit.run_starter.reported import (
     task,
 )
 
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.run import LIVE, UNFINISHED
-from retrofill.domain.run import MACHINE as RUN
-from retrofill.domain.run import RunState as R
-from retrofill.domain.task_run import MACHINE as TASK
-from retrofill.domain.task_run import TaskState as T
+from retrofill.states.attempt import AttemptMode
+from retrofill.states.task_run import MACHINE as TASK
+from retrofill.states.task_run import TaskState as T
+from retrofill_core.domain.run import LIVE, UNFINISHED
+from retrofill_core.domain.run import MACHINE as RUN
+from retrofill_core.domain.run import RunState as R
 from run_starter.decide import Fold
 from run_starter.losses import SILENT
 from run_starter.steps import Begin

@@ -22,10 +22,10 @@ from tests.unit.run_starter.reported import (
     steps,
 )
 
-from retrofill.contract.runs import ErrorInfo
-from retrofill.domain.attempt import AttemptMode, AttemptOutcome
-from retrofill.domain.run import LIVE
-from retrofill.domain.run import RunState as R
+from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill_core.contract.runs import ErrorInfo
+from retrofill_core.domain.run import LIVE
+from retrofill_core.domain.run import RunState as R
 from run_starter.decide import MAX_PUT_OFF_SECONDS, PUT_OFF_SECONDS
 from run_starter.losses import SILENT, UNKNOWN, Loss, failure, losses_of, stored, with_loss
 from run_starter.steps import Accept, AttemptEnd, AwaitPublisher, Begin, End, Requeue

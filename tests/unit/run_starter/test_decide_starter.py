@@ -18,13 +18,13 @@ from tests.unit.run_starter.reported import (
     task,
 )
 
-from retrofill.contract.cost import Cost
-from retrofill.contract.runs import AttemptEnded, SparkApplication
-from retrofill.domain.attempt import AttemptMode, AttemptOutcome
-from retrofill.domain.run import LIVE
-from retrofill.domain.run import RunState as R
-from retrofill.domain.task_run import MACHINE as TASK
-from retrofill.domain.task_run import TaskState as T
+from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill.states.task_run import MACHINE as TASK
+from retrofill.states.task_run import TaskState as T
+from retrofill_core.contract.cost import Cost
+from retrofill_core.contract.runs import AttemptEnded, SparkApplication
+from retrofill_core.domain.run import LIVE
+from retrofill_core.domain.run import RunState as R
 from run_starter.losses import Loss
 from run_starter.steps import Accept, AttemptEnd, Begin, End, Requeue
 

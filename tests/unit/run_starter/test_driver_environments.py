@@ -19,12 +19,12 @@ from tests.support.packed import pack_versions
 from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import Recorder, World, launch, pids, world
 
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.environment import PackedEnvironment
-from retrofill.settings import Settings
-from retrofill.user_code.archive import build
-from retrofill.user_code.environments import Packed
-from retrofill.user_code.open_store import open_store
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.domain.environment import PackedEnvironment
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.archive import build
+from retrofill_core.user_code.environments import Packed
+from retrofill_core.user_code.open_store import open_store
 from run_starter.executors import Condition, LaunchRequest, choosing
 from run_starter.executors import preparing as module
 from run_starter.executors.build import Dispatch

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.driver.pooled import Recorder as Driven
 from tests.unit.driver.pooled import launch
 
-from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, Report, RunBegan, RunReported
+from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, Report, RunBegan, RunReported
 from run_starter.executors import LaunchRequest, OnDelivery
 from run_starter.executors.answers import Answers
 from run_starter.executors.driver_reports import NotAReport, report_of

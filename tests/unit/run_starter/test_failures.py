@@ -11,10 +11,10 @@ from tests.support.definitions import daily
 from tests.support.sessions import MemoryStore, commit
 
 from callback_runner.collected import ERROR_CHARACTERS, LISTED, close_all
-from retrofill.bus.transaction import Transaction
-from retrofill.contract.topics import CALLBACK_RUNNER, RUN_STARTER, Topic
-from retrofill.store import callbacks
-from retrofill.store import tables as t
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.topics import CALLBACK_RUNNER, RUN_STARTER, Topic
+from retrofill_core.store import callbacks
+from retrofill_core.store import tables as t
 from run_starter.failures import call_for_failures
 
 TOGETHER = {"callback": "page", "digest_seconds": 60}

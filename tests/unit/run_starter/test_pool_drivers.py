@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from tests.unit.driver.pooled import Recorder, launch
 
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill.driver.config import Config
-from retrofill.driver.kept import AREA
-from retrofill.driver.tables.output import TableOutput
-from retrofill.java import bundled
-from retrofill.redaction import configure_redaction, redacted
-from retrofill.settings import NotConfigured, Settings
-from retrofill.spark_home import SparkHome
+from retrofill.outputs.kept import AREA
+from retrofill.protocol.table_output import TableOutput
+from retrofill.secrets.redaction import configure_redaction, redacted
+from retrofill.spark.home import SparkHome
+from retrofill.spark.java import bundled
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.domain.pipeline import SubmitScript, TaskDefinition
+from retrofill_core.settings import NotConfigured, Settings
 from run_starter.executors import submission
 from run_starter.executors.build import Dispatch, Pools
 from run_starter.executors.command import drivers_of, masks, told, versions

@@ -15,7 +15,7 @@ from tests.support.installation import until
 from tests.support.threads import LIMIT
 
 from retrofill.driver.submit import GROUP
-from retrofill.stack.processes import is_alive
+from retrofill_tools.stack.processes import is_alive
 from run_starter.executors import processes
 
 # Starts a helper in a session of its own, gives it its first line, writes its own pid, and stops itself.

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.run_starter.reported import ERROR, attempt, began, ended, fold, fold_of, over, run, staged
 
-from retrofill.domain.attempt import LAST_RANGE, AttemptMode, AttemptOutcome
-from retrofill.domain.run import RunState as R
+from retrofill.states.attempt import LAST_RANGE, AttemptMode, AttemptOutcome
+from retrofill_core.domain.run import RunState as R
 from run_starter.batches import batch_limit, batches, mode_of
 from run_starter.losses import SILENT, Loss
 from run_starter.steps import AwaitPublisher, Begin, End, Requeue, Split

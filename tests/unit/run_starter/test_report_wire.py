@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from retrofill.contract.runs import AttemptHeartbeat
+from retrofill_core.contract.runs import AttemptHeartbeat
 from run_starter.report_wire import ReportWire
 
 

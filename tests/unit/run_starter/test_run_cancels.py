@@ -3,8 +3,8 @@
 import pytest
 from tests.unit.run_starter.reported import ERROR, attempt, ended, fold, fold_of, over, run, staged
 
-from retrofill.domain.attempt import AttemptMode, AttemptOutcome
-from retrofill.domain.run import RunState as R
+from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill_core.domain.run import RunState as R
 from run_starter.losses import RELEASED, SILENT
 from run_starter.steps import AwaitPublisher, Begin, End, Requeue
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 from tests.unit.run_starter.reported import OF, attempt, fold_of, run, steps
 
-from retrofill.contract.runs import AttemptEnded
-from retrofill.domain.attempt import AttemptMode, AttemptOutcome
-from retrofill.domain.run import RunState as R
-from retrofill.settings import Settings
+from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill_core.contract.runs import AttemptEnded
+from retrofill_core.domain.run import RunState as R
+from retrofill_core.settings import Settings
 from run_starter import seats
 from run_starter.executors import Condition
 from run_starter.hosting import DriverHost

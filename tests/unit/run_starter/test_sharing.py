@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrofill.store.hosts import Seat
-from retrofill.store.seat_waits import Rank
+from retrofill_core.store.hosts import Seat
+from retrofill_core.store.seat_waits import Rank
 from run_starter import sharing
 from run_starter.sharing import LONG, Lack, Pipeline, Rivals, Seats, free_slots, most
 

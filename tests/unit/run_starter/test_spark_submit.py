@@ -15,9 +15,9 @@ import pytest
 from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import Recorder, launch
 
-from retrofill.attempt_logs.files import folder_of
-from retrofill.contract.runs import Report
-from retrofill.settings import Settings
+from retrofill_core.attempt_logs.files import folder_of
+from retrofill_core.contract.runs import Report
+from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, OnDelivery, spark_submit
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.spark_submit import SparkSubmit

@@ -14,19 +14,19 @@ import pytest
 from pydantic import ValidationError
 from tests.support.definitions import daily
 
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.pipeline import SubmitScript, TaskDefinition
-from retrofill.driver.launch import Launch
 from retrofill.driver.script_fields import Fields
-from retrofill.driver.staging import Staging
 from retrofill.driver.submit import Submits
-from retrofill.java import spark_submit_command
-from retrofill.properties import read_properties
-from retrofill.settings import Settings
-from retrofill.spark_home import SparkHome
-from retrofill.stack.spark import connect_command
+from retrofill.outputs.staging import Staging
+from retrofill.protocol.launch import Launch
+from retrofill.spark.home import SparkHome
+from retrofill.spark.java import spark_submit_command
+from retrofill.spark.properties import read_properties
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.domain.pipeline import SubmitScript, TaskDefinition
+from retrofill_core.driver_package import SOURCE, package
+from retrofill_core.settings import Settings
+from retrofill_tools.stack.spark import connect_command
 from run_starter.executors import LaunchRequest, RunToDo, submission
-from run_starter.executors.package import SOURCE, package
 
 JAVA = Path("/java")
 SECRET = "hunter2-hunter2"
@@ -148,8 +148,8 @@ def test_a_driver_on_yarn_brings_its_package_along(tmp_path: Path) -> None:
     assert users == "/users.zip"
     with zipfile.ZipFile(ours) as zipped:
         names = set(zipped.namelist())
-    assert {"retrofill/__init__.py", "retrofill/driver/serve.py", "retrofill/domain/names.py"} <= names
-    assert "retrofill/settings.py" not in names
+    assert {"retrofill/__init__.py", "retrofill/driver/serve.py", "retrofill/sdk/names.py"} <= names
+    assert "retrofill_core/settings.py" not in names
 
 
 def test_what_a_secret_of_kubernetes_gives_is_not_sent() -> None:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from tests.unit.run_starter.reported import ERROR, attempt, ended, fold, run, staged, steps
 
-from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.run import RunState
-from retrofill.driver.tables.output import TableOutput
-from retrofill.store.table_places import Published, Use
+from retrofill.protocol.table_output import TableOutput
+from retrofill.states.attempt import AttemptMode
+from retrofill_core.domain.run import RunState
+from retrofill_core.store.table_places import Published, Use
 from run_starter.steps import Accept, Begin, End
 from run_starter.table_places import refusal, tables
 

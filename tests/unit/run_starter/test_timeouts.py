@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tests.unit.run_starter.reported import ERROR, attempt, ended, fold, fold_of, over, run, staged
 
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, RunReported, TaskReported
-from retrofill.domain.attempt import AttemptMode, AttemptOutcome
-from retrofill.domain.pipeline import TaskDefinition
-from retrofill.domain.run import RunState as R
+from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, RunReported, TaskReported
+from retrofill_core.domain.pipeline import TaskDefinition
+from retrofill_core.domain.run import RunState as R
 from run_starter.executors import TimedOut
 from run_starter.hosting import DriverHost
 from run_starter.losses import SILENT

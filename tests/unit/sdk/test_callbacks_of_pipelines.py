@@ -6,15 +6,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.loading import definition_of
 
 from retrofill import Callback, KafkaTopic, Pipeline, Webhook
-from retrofill.cli.targets import check_targets
-from retrofill.domain.callback import Occasion
-from retrofill.domain.callback_rule import DIGEST_SECONDS, MAX_RULES
-from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
-from retrofill.domain.target import options_of
 from retrofill.errors import UserError
-from retrofill.settings import Settings
+from retrofill_core.domain.callback import Occasion
+from retrofill_core.domain.callback_rule import DIGEST_SECONDS, MAX_RULES
+from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
+from retrofill_core.domain.target import options_of
+from retrofill_core.settings import Settings
+from retrofill_tools.cli.targets import check_targets
 
 CODE = CodeLocation(file="/pipelines/flights.py", attribute="flights")
 PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
@@ -27,7 +28,7 @@ def defined(**more: Any) -> PipelineDefinition:
     @flights.task
     def delays(run: object) -> None: ...
 
-    return flights.to_definition(CODE)
+    return definition_of(flights, CODE)
 
 
 def test_all_that_can_be_listed() -> None:

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.loading import load_pipelines
 
-from retrofill.user_code.loading import PipelineFileError, load_pipelines
+from retrofill.user_code.loading import PipelineFileError
 
 GOOD = """
 from retrofill import Pipeline

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.support.loading import definition_of
 
 from retrofill import Deadline, KafkaTopic, Pipeline, Reference, Webhook
-from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
+from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
 
 CODE = CodeLocation(file="/pipelines/flights.py", attribute="flights")
 
@@ -45,7 +46,7 @@ def test_the_whole_of_it() -> None:
     def publish(run: object) -> None: ...
 
     flights.submit("script", "s3://jobs/delays.py", args=["{run.id}"], conf={"spark.x": 1}, after=publish)
-    made = flights.to_definition(CODE)
+    made = definition_of(flights, CODE)
     assert (made.start, made.executor, made.max_active_runs, made.batch_size, made.spark_conf) == (
         date(2013, 1, 1),
         "pool",
@@ -69,7 +70,7 @@ def test_the_whole_of_it() -> None:
 def test_runs_are_executed_one_per_attempt_unless_the_pipeline_says_more() -> None:
     flights = pipeline()
     flights.task(name="a")(lambda run: None)
-    assert flights.to_definition(CODE).batch_size == 1
+    assert definition_of(flights, CODE).batch_size == 1
 
 
 def test_what_is_wrong_is_said_at_once() -> None:
@@ -160,7 +161,7 @@ def test_the_kinds_of_callbacks_and_references_become_data() -> None:
     ]
     flights = pipeline(deadlines=made)
     flights.task(name="load")(lambda run: None)
-    data = [alert.model_dump(mode="json", exclude_defaults=True) for alert in flights.to_definition(CODE).deadlines]
+    data = [alert.model_dump(mode="json", exclude_defaults=True) for alert in definition_of(flights, CODE).deadlines]
     assert data[0]["at"] == "2030-01-01T00:00:00Z"
     assert data[0]["callback"] == {"url": "https://example.org/hook", "secret": "ops"} | data[0]["callback"]
     assert (data[1]["last_n"], data[1]["min_runs"], data[1]["digest_seconds"]) == (5, 2, 5400)
@@ -171,7 +172,7 @@ def test_a_deadline_of_a_task_names_one_that_exists() -> None:
     flights = pipeline(deadlines=[Deadline("slow", Reference.TASK_STARTED_AT("lod"), timedelta(minutes=1))])
     flights.task(name="load")(lambda run: None)
     with pytest.raises(ValidationError, match="is for the task 'lod', which does not exist; tasks: load"):
-        flights.to_definition(CODE)
+        definition_of(flights, CODE)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_what_only_the_whole_shows_is_said_when_it_is_applied(wrong: dict[str, o
     flights = pipeline(**wrong)
     flights.task(name="a")(lambda run: None)
     with pytest.raises(ValidationError):
-        flights.to_definition(CODE)
+        definition_of(flights, CODE)
 
 
 def test_a_size_that_is_chosen_has_a_target() -> None:
@@ -196,7 +197,7 @@ def test_a_size_that_is_chosen_has_a_target() -> None:
     ]
     for each in chosen:
         each.task(name="a")(lambda run: None)
-    made = [each.to_definition(CODE) for each in chosen]
+    made = [definition_of(each, CODE) for each in chosen]
     assert [(each.batch_size, each.batch_target_seconds) for each in made] == [
         (2_500, 600),
         (2_500, 90),
@@ -234,7 +235,7 @@ def test_a_message_with_a_wrong_size_is_refused(wrong: dict[str, object]) -> Non
     flights = pipeline()
     flights.task(name="a")(lambda run: None)
     with pytest.raises(ValidationError, match=next(iter(wrong))):
-        PipelineDefinition.model_validate({**flights.to_definition(CODE).as_json(), **wrong})
+        PipelineDefinition.model_validate({**definition_of(flights, CODE).as_json(), **wrong})
 
 
 def test_timeouts_are_read_as_durations() -> None:
@@ -243,7 +244,7 @@ def test_timeouts_are_read_as_durations() -> None:
     flights.task(name="b", timeout=90)(lambda run: None)
     flights.submit("c", "s3://jobs/c.py", timeout=timedelta(minutes=1))
     flights.task(name="d")(lambda run: None)
-    made = flights.to_definition(CODE)
+    made = definition_of(flights, CODE)
     assert made.run_timeout_seconds == 3600
     assert [task.timeout_seconds for task in made.tasks] == [600, 90, 60, None]
 
@@ -262,7 +263,7 @@ def test_a_wrong_timeout_is_refused_at_once_in_one_line(wrong: Any) -> None:
 def test_a_message_with_a_wrong_timeout_is_refused(wrong: float) -> None:
     flights = pipeline()
     flights.task(name="a")(lambda run: None)
-    made = flights.to_definition(CODE).as_json()
+    made = definition_of(flights, CODE).as_json()
     with pytest.raises(ValidationError, match="run_timeout_seconds"):
         PipelineDefinition.model_validate({**made, "run_timeout_seconds": wrong})
     with pytest.raises(ValidationError, match="timeout_seconds"):

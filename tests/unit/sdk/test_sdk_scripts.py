@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.loading import definition_of
 
 from retrofill import Pipeline
-from retrofill.domain.pipeline import CodeLocation
+from retrofill_core.domain.pipeline import CodeLocation
 
 
 def pipeline() -> Pipeline:
@@ -20,7 +21,7 @@ def test_a_script_is_found_beside_the_pipelines_file(tmp_path: Path) -> None:
     (tmp_path / "job.py").touch()
     flights = pipeline()
     flights.submit("script", "job.py")
-    made = flights.to_definition(CodeLocation(file=str(tmp_path / "flights.py"), attribute="flights"))
+    made = definition_of(flights, CodeLocation(file=str(tmp_path / "flights.py"), attribute="flights"))
     assert made.tasks[0].submit is not None
     assert made.tasks[0].submit.script == str(tmp_path / "job.py")
 
@@ -38,7 +39,7 @@ def test_what_a_script_needs_is_found_like_the_script(tmp_path: Path) -> None:
         env={"STAGE": "{conf[stage]}"},
         deploy_mode="cluster",
     )
-    made = flights.to_definition(CodeLocation(file=str(tmp_path / "flights.py"), attribute="flights")).tasks[0].submit
+    made = definition_of(flights, CodeLocation(file=str(tmp_path / "flights.py"), attribute="flights")).tasks[0].submit
     assert made is not None
     assert made.addresses == (
         *(str(tmp_path / name) for name in ("job.py", "lib.zip")),

@@ -4,10 +4,10 @@ import pytest
 from sqlalchemy import BigInteger, Text, select
 from sqlalchemy.dialects.postgresql import psycopg
 
-from retrofill.domain.run import LIVE, RunState
-from retrofill.store.arrays import Arrays, none_of, one_of
-from retrofill.store.states import constant, in_state
-from retrofill.store.tables import run
+from retrofill_core.domain.run import LIVE, RunState
+from retrofill_core.store.arrays import Arrays, none_of, one_of
+from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.tables import run
 
 
 def sql(clause):

@@ -11,7 +11,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from tests.support.migrations import VERSIONS, harm, is_contract
 
-from retrofill.store.tables import REVISION
+from retrofill_core.store.tables import REVISION
 
 MIGRATIONS = sorted(VERSIONS.glob("v[0-9]*.py"))
 

@@ -8,13 +8,13 @@ from sqlalchemy.exc import DBAPIError, NoResultFound
 from tests.support.definitions import alert
 from tests.support.sessions import MemoryStore, rollback
 
-from retrofill.bus.faults import Fenced, Poison
-from retrofill.bus.transaction import Move, lock_shard, move_offsets, update_shard
-from retrofill.contract.topics import RUN_STARTER
-from retrofill.deadlines import rows
-from retrofill.domain.alert import DeadlineAlert
-from retrofill.domain.deadline import Arming, DeadlineState
-from retrofill.store import (
+from retrofill_core.bus.faults import Fenced, Poison
+from retrofill_core.bus.transaction import Move, lock_shard, move_offsets, update_shard
+from retrofill_core.contract.topics import RUN_STARTER
+from retrofill_core.deadlines import rows
+from retrofill_core.domain.alert import DeadlineAlert
+from retrofill_core.domain.deadline import Arming, DeadlineState
+from retrofill_core.store import (
     attempts,
     backfills,
     callbacks,
@@ -37,8 +37,8 @@ from retrofill.store import (
     subjects,
     task_runs,
 )
-from retrofill.store.tables import SERVICE_TABLES
-from retrofill.store.transition import FromNow, IfNull
+from retrofill_core.store.tables import SERVICE_TABLES
+from retrofill_core.store.transition import FromNow, IfNull
 from run_starter.definitions import Definitions
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

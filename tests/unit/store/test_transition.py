@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import func, null, text
 from sqlalchemy.dialects.postgresql import psycopg
 
-from retrofill.domain.callback import MACHINE as CALLBACK
-from retrofill.domain.run import MACHINE, RunState
-from retrofill.store.tables import callback, run
-from retrofill.store.transition import FromNow, IfNull, Plus, transition
+from retrofill_core.domain.callback import MACHINE as CALLBACK
+from retrofill_core.domain.run import MACHINE, RunState
+from retrofill_core.store.tables import callback, run
+from retrofill_core.store.transition import FromNow, IfNull, Plus, transition
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROW = {"id": 1, "attempt_id": 2}

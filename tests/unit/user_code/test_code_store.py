@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
-from retrofill.settings import Settings
-from retrofill.user_code import unpacked as module
-from retrofill.user_code.archive import Archive, build
-from retrofill.user_code.folder_store import FolderStore
-from retrofill.user_code.open_store import open_store
-from retrofill.user_code.store import CannotUnpackHere, CodeStoreFails, CodeUnavailable
-from retrofill.user_code.unpacked import LEFT_BEHIND_SECONDS, unpacked
+from retrofill_core.settings import Settings
+from retrofill_core.user_code import unpacked as module
+from retrofill_core.user_code.archive import Archive, build
+from retrofill_core.user_code.folder_store import FolderStore
+from retrofill_core.user_code.open_store import open_store
+from retrofill_core.user_code.store import CannotUnpackHere, CodeStoreFails, CodeUnavailable
+from retrofill_core.user_code.unpacked import LEFT_BEHIND_SECONDS, unpacked
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_one_that_is_faster_wins(
     settings: Settings, store: FolderStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another driver, which waited in vain for this one, creates the folder before its rename."""
-    monkeypatch.setattr("retrofill.user_code.unpacked.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("retrofill_core.user_code.unpacked.LOCK_SECONDS", 0.1)
     store.put(archive)
     rename = Path.rename
 
@@ -138,8 +138,8 @@ def test_what_a_killed_driver_left_does_no_harm_and_goes_in_time(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from retrofill.settings import Settings
-from retrofill.user_code.unpacked import unpacked
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.unpacked import unpacked
 Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 unpacked(Settings(home=sys.argv[1], code_store=sys.argv[2]), sys.argv[3])
 """

@@ -14,18 +14,18 @@ import pytest
 from tests.support.installation import until
 from tests.support.packed import pack_versions
 
-from retrofill.settings import Settings
-from retrofill.user_code import environments
-from retrofill.user_code.environments import Environments, Packed, Unpacked
-from retrofill.user_code.store import CodeUnavailable
-from retrofill.user_code.unpacked import LEFT_BEHIND_SECONDS
+from retrofill_core.settings import Settings
+from retrofill_core.user_code import environments
+from retrofill_core.user_code.environments import Environments, Packed, Unpacked
+from retrofill_core.user_code.store import CodeUnavailable
+from retrofill_core.user_code.unpacked import LEFT_BEHIND_SECONDS
 
-CHECK = ("-c", "import retrofill.domain.pipeline")
+CHECK = ("-c", "import retrofill_core.domain.pipeline")
 UNPACK = """
 import sys
 from pathlib import Path
-from retrofill.settings import Settings
-from retrofill.user_code.environments import Environments, Packed
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.environments import Environments, Packed
 settings = Settings(home=Path(sys.argv[1]), code_store=sys.argv[2])
 print(Environments(settings, sys.executable).unpack(Packed(sys.argv[3])).python)
 """

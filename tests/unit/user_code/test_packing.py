@@ -14,8 +14,8 @@ from tests.support.tiers import some
 from tests.support.wheels import configured, make_wheel
 
 from retrofill.errors import UserError
-from retrofill.settings import Settings
-from retrofill.user_code.packing import pack
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.packing import pack
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ def test_what_lies_on_this_machine_is_looked_at_each_time(settings: Settings, re
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from retrofill.settings import Settings
-from retrofill.user_code.packing import pack
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.packing import pack
 replace = Path.replace
 def killed(draft, target):
     if target.suffix == sys.argv[3]:

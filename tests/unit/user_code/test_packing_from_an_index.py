@@ -14,8 +14,8 @@ import pytest
 from tests.support.wheels import make_wheel
 
 from retrofill.errors import UserError
-from retrofill.settings import Settings
-from retrofill.user_code.packing import pack
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.packing import pack
 
 LOGIN, SECRET = "me:hunter2-hunter2", "hunter2"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.settings import Settings
-from retrofill.user_code import remote_store
-from retrofill.user_code.archive import Archive
-from retrofill.user_code.folder_store import FolderStore
-from retrofill.user_code.open_store import open_store
-from retrofill.user_code.remote_store import RemoteStore
-from retrofill.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable
+from retrofill_core.settings import Settings
+from retrofill_core.user_code import remote_store
+from retrofill_core.user_code.archive import Archive
+from retrofill_core.user_code.folder_store import FolderStore
+from retrofill_core.user_code.open_store import open_store
+from retrofill_core.user_code.remote_store import RemoteStore
+from retrofill_core.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable
 
 ARCHIVE = Archive(b"an archive", 1, 10)
 SECRET = "hunter2-hunter2"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.cli.reading import read_source
 from retrofill.errors import UserError
-from retrofill.settings import Settings
 from retrofill.user_code.loading import PipelineFileError
-from retrofill.user_code.source import Source, read_here, read_with
-from run_starter.executors.package import inspecting
+from retrofill_core.driver_package import inspecting
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.source import Source, read_here, read_with
+from retrofill_tools.cli.reading import read_source
 
 FLOW = """
 import beside

@@ -48,7 +48,7 @@ const factsOf = (run) => [
   ["output", run.outputs?.folders?.length ? html`<ul class="plain">${run.outputs.folders.map((output) => html`<li key=${output}>${outputOf(output, run.state === "succeeded")}</li>`)}</ul>` : null],
 ];
 
-// Of the rows of a table, as `retrofill.driver.tables.output` writes it.
+// Of the rows of a table, as `retrofill.protocol.table_output` writes it.
 const TABLE = "table:";
 
 /** The path of a folder, or a table with where its rows are until they are `published`. */

@@ -1,0 +1,94 @@
+"""A driver's log: JSON lines on standard error, with the standard library only.
+
+The lines are those that the services write with structlog. Passwords and tokens in them are masked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime, timezone
+from types import MappingProxyType
+from typing import Any, Iterator, Mapping
+
+from retrofill.secrets.redaction import redacted_in
+
+_bound: ContextVar[Mapping[str, Any]] = ContextVar("retrofill_bound", default=MappingProxyType({}))
+_FIELDS = "retrofill_fields"
+
+
+class Log:
+    """A logger whose calls take fields: ``log.info("read", rows=3)``, or ``log.info("read %s", 3)``."""
+
+    def __init__(self, logger: logging.Logger, fields: Mapping[str, Any]) -> None:
+        self._logger = logger
+        self._fields = fields
+
+    def bind(self, **fields: Any) -> Log:
+        """A log that adds these fields to each line."""
+        return Log(self._logger, {**self._fields, **fields})
+
+    def debug(self, event: str, *args: Any, **fields: Any) -> None:
+        self.log(logging.DEBUG, event, *args, **fields)
+
+    def info(self, event: str, *args: Any, **fields: Any) -> None:
+        self.log(logging.INFO, event, *args, **fields)
+
+    def warning(self, event: str, *args: Any, **fields: Any) -> None:
+        self.log(logging.WARNING, event, *args, **fields)
+
+    def error(self, event: str, *args: Any, **fields: Any) -> None:
+        self.log(logging.ERROR, event, *args, **fields)
+
+    def critical(self, event: str, *args: Any, **fields: Any) -> None:
+        self.log(logging.CRITICAL, event, *args, **fields)
+
+    def exception(self, event: str, *args: Any, **fields: Any) -> None:
+        self.log(logging.ERROR, event, *args, **{"exc_info": True, **fields})
+
+    def log(self, level: int, event: str, *args: Any, exc_info: Any = None, **fields: Any) -> None:
+        """``exc_info``: as of the standard library's loggers."""
+        extra = {_FIELDS: {**_bound.get(), **self._fields, **fields}}
+        self._logger.log(level, event, *args, exc_info=exc_info, extra=extra)
+
+
+def get_log(name: str) -> Log:
+    return Log(logging.getLogger(name), {})
+
+
+@contextmanager
+def bound(**fields: Any) -> Iterator[None]:
+    """Add fields to all lines of this thread in the block."""
+    token = _bound.set({**_bound.get(), **fields})
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record, also of libraries' records."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            **getattr(record, _FIELDS, {}),
+            "event": record.getMessage(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "timestamp": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps({name: redacted_in(value) for name, value in line.items()}, default=repr)
+
+
+def configure(level: str) -> None:
+    """Log all records of this level and above as JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)

@@ -1,0 +1,1 @@
+"""Outputs of runs, directories and tables: staged, published, kept, compared and restored."""

@@ -1,0 +1,86 @@
+"""What an undo restores, and whether the rows that it would replace are still those that the undone runs published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from itertools import takewhile
+from typing import Any, Iterator
+
+from retrofill.outputs.kept import NotKept
+from retrofill.outputs.publication import PublishedAgain
+from retrofill.outputs.tables.group import Group, Member
+from retrofill.outputs.tables.marker import Commit, commit_of, first_of_backfill, not_kept
+from retrofill.outputs.tables.protocol import Format
+from retrofill.outputs.tables.states import aligned, as_of, contents, same_rows
+
+
+def rows_before(table: Format, group: Group, session: Any) -> Any:
+    """The rows that the intervals of an undo's runs had before the undone backfill. Raises ``NotKept``."""
+    commits = table.history()
+    by_version: dict[int | None, list[Member]] = {}
+    for member in group.members:
+        commit = commit_of(commits, group.launch.installation, member.output.undoes)
+        if commit is None:
+            raise not_kept(group.output.table, member.output.undoes)
+        first = first_of_backfill(commits, commit, (member.run.interval_start, member.run.interval_end))
+        by_version.setdefault(first.before, []).append(member)
+    schema = session.table(group.output.table).schema
+    parts = [
+        (as_of(session, table.table, at), replace(group, members=tuple(members))) for at, members in by_version.items()
+    ]
+    return reduce(
+        lambda one, other: one.unionAll(other), (aligned(rows, schema).where(of.condition) for rows, of in parts)
+    )
+
+
+def changed(table: Format, group: Group, session: Any) -> dict[int, Exception]:
+    """The runs of an undo that must not be published, by id, and why. Empty for other groups."""
+    undoing = [each for each in group.members if each.output.undoes and not each.run.over_changes]
+    if not undoing:
+        return {}
+    commits = table.history()
+    found: dict[int, Exception] = {}
+    by_commit: dict[int, tuple[Commit, list[Member]]] = {}
+    for member in undoing:
+        commit = _undone(commits, group, member)
+        if commit is None:
+            found[member.run.id] = not_kept(group.output.table, member.output.undoes)
+        else:
+            by_commit.setdefault(commit.version, (commit, []))[1].append(member)
+    for commit, members in by_commit.values():
+        part = replace(group, members=tuple(members))
+        since = takewhile(lambda each: each is not commit, commits)  # noqa: B023 - consumed within this turn
+        try:
+            published, present = as_of(session, table.table, commit.version), session.table(group.output.table)
+        except NotKept as e:
+            found.update({member.run.id: e for member in members})
+            continue
+        # To rename a column is no commit.
+        if published.columns == present.columns and all(each.is_of_another(part.marker) for each in since):
+            continue
+        for member in _differing(part, published, present):
+            found[member.run.id] = _published_again(member)
+    return found
+
+
+def _undone(commits: Any, group: Group, member: Member) -> Commit | None:
+    """The commit whose rows the undo replaces: that of the undone run, or of another undo that failed after it restored."""
+    of = (group.launch.installation, member.output.undoes)
+    return commit_of(commits, *of, undo=True) or commit_of(commits, *of)
+
+
+def _differing(group: Group, published: Any, present: Any) -> Iterator[Member]:
+    """The members whose intervals have other rows in the two states."""
+    if same_rows(published, present, group.condition):
+        return
+    singles = group.singles()
+    before, now = contents(aligned(published, present.schema), singles), contents(present, singles)
+    yield from (member for member, one, other in zip(group.members, before, now) if one != other)
+
+
+def _published_again(member: Member) -> PublishedAgain:
+    return PublishedAgain(
+        f"the rows of {member.output.table} were changed after run {member.output.undoes} had published them, so its undo "
+        "leaves them alone"
+    )

@@ -1,0 +1,25 @@
+"""The formats of tables that can be published into."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from retrofill.outputs.tables.delta import Delta
+from retrofill.outputs.tables.delta_target import DeltaTarget
+from retrofill.outputs.tables.iceberg import Iceberg
+from retrofill.outputs.tables.iceberg_target import IcebergTarget
+from retrofill.outputs.tables.protocol import Format
+from retrofill.outputs.tables.target import Target
+
+# By the name that Spark has for the format.
+FORMATS: Mapping[str, type[Format]] = {"iceberg": Iceberg, "delta": Delta}
+TARGETS: Mapping[str, type[Target]] = {"iceberg": IcebergTarget, "delta": DeltaTarget}
+# Begins what ``DESCRIBE`` says of the table. It lists columns before, which may have any name, and the defaults of some after.
+_OF_THE_TABLE = "# Detailed Table Information"
+
+
+def provider_of(session: Any, table: str) -> str:
+    """The format of a table, in lower case."""
+    rows = session.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+    begin = max((n for n, row in enumerate(rows) if row.col_name == _OF_THE_TABLE), default=0)
+    return next((str(row.data_type).lower() for row in rows[begin:] if row.col_name == "Provider"), "unknown")

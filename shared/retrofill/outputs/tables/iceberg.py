@@ -1,0 +1,152 @@
+"""Iceberg: a commit is refused if another one has changed rows of its intervals since a snapshot.
+
+The publisher notes that snapshot before it asks for permission.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Sequence
+
+from retrofill.outputs.tables.group import Group
+from retrofill.outputs.tables.iceberg_target import MIXED, use_current_state
+from retrofill.outputs.tables.layout import separates, transforms
+from retrofill.outputs.tables.marker import Commit, ids_in
+from retrofill.outputs.tables.protocol import Burned, Looked, NotPublished, NotSeen
+from retrofill.outputs.tables.states import aligned
+
+# Iceberg replaces whole files.
+_MIXED_FILE = "some, but not all, rows match filter"
+# Begins the names of our properties of a snapshot.
+_PREFIX = "retrofill."
+# What is read of a snapshot's summary.
+_PROPERTIES = ("installation", "pipeline", "backfill_id", "attempt_id", "runs", "undoes", "column", "intervals")
+
+
+class Iceberg:
+    """Implements ``Format``."""
+
+    # A commit is fenced by the rows that it changes, not by what is in it.
+    fixed = False
+
+    def __init__(self, session: Any, table: str) -> None:
+        self.session = session
+        self.table = table
+        self._position: int | None = None
+
+    def identity(self) -> str:
+        # Its uuid is in no metadata table. What is said of the table comes after its columns, of which one may have that name.
+        found = self.session.sql(f"DESCRIBE TABLE EXTENDED {self.table}").collect()
+        location = [row.data_type for row in found if row.col_name == "Location"][-1]
+        # Hadoop has three names for S3.
+        return "iceberg " + re.sub(r"^s3[an]:", "s3:", location.rstrip("/"))
+
+    def groups(self, whole: Group) -> list[Group]:
+        if len(whole.members) == 1 or separates(transforms(self.session, self.table), whole):
+            return [whole]
+        # A file with rows of several intervals could never be replaced by the interval again.
+        return whole.singles()
+
+    def conflicts_always(self) -> bool:
+        """Iceberg repeats a commit by itself if the other one has changed other files."""
+        return False
+
+    def version(self) -> str:
+        use_current_state(self.session)
+        # The session may know an older state, from which the last publisher's commit is missing.
+        self.session.sql(f"REFRESH TABLE {self.table}").collect()
+        # Unlike a query of its metadata, this needs no Spark job.
+        found = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('current-snapshot-id')").collect()
+        return str(found[0].value) if found[0].value.isdecimal() else ""
+
+    def number(self, version: str) -> str:
+        return version
+
+    def predecessor(self, published: str) -> str | None:  # noqa: ARG002 - it is validated from what was looked at
+        return None
+
+    def look(self, group: Group, *, again: bool) -> Looked:
+        self._note_position()
+        return Looked(self._published(group) if again else {})
+
+    def replace(self, rows: Any, group: Group) -> str | Burned:
+        from pyspark.sql.functions import expr
+
+        schema = self.session.table(self.table).schema
+        if rows.columns != schema.names:
+            # A column was added to the table since the rows were staged, or dropped.
+            rows = aligned(rows, schema)
+        writer = rows.writeTo(self.table).option("isolation-level", "serializable")
+        if self._position is not None:
+            # Without one the whole history is searched for conflicts.
+            writer = writer.option("validate-from-snapshot-id", self._position)
+        for name, value in group.marker.items():
+            writer = writer.option(f"snapshot-property.{_PREFIX}{name}", value)
+        try:
+            writer.overwrite(expr(group.condition))
+        except Exception as e:
+            if _MIXED_FILE in str(e):
+                raise NotPublished(MIXED.format(table=self.table)) from e
+            raise
+        published = self._published(group)
+        if not all(run.id in published for run in group.runs):
+            # The session may have loaded an older state meanwhile.
+            self.version()
+            published = self._published(group)
+        if not all(run.id in published for run in group.runs):
+            raise NotSeen(
+                f"the commit to {self.table} is not among the snapshots that its readers see: a setting such as "
+                "spark.wap.branch or spark.wap.id sends it elsewhere"
+            )
+        return published[group.runs[0].id]
+
+    def burn(self, group: Group, why: str) -> str | Burned:  # noqa: ARG002 - there is nothing to be burned
+        """What fences a publisher that is replaced is its position; that of a failed run has ended by then."""
+        return Burned(why, at_once=True)
+
+    def keep(self, group: Group, days: int) -> None:
+        """A branch with the snapshots of the commit and before it. Both are needed, and two tags are two commits."""
+        first = min(group.runs, key=lambda run: run.id).id
+        for version in {*self._published(group).values()}:
+            branch = f"`retrofill_{group.launch.installation[:8]}_{first}`"
+            # Its age is that of the commit.
+            kept = f"AS OF VERSION {version} RETAIN {days} DAYS WITH SNAPSHOT RETENTION 2 SNAPSHOTS"
+            self.session.sql(f"ALTER TABLE {self.table} CREATE BRANCH IF NOT EXISTS {branch} {kept}").collect()
+
+    def history(self) -> Sequence[Commit]:
+        if self._position is None:
+            self._note_position()
+        found = {row.snapshot_id: _commit(row) for row in self._snapshots().collect()}
+        commits, at = [], self._position
+        # Those of other branches are not what readers see, and an expired one is not there.
+        while at is not None and at in found:
+            commits.append(found[at])
+            at = found[at].before
+        return commits
+
+    def _note_position(self) -> None:
+        version = self.version()
+        self._position = int(version) if version else None
+
+    def _published(self, group: Group) -> dict[int, str]:
+        """The versions of the group's runs that are published, by id."""
+        from pyspark.sql.functions import col
+
+        of_attempt = (col("installation") == group.marker["installation"]) & (col("attempt_id") == str(group.attempt))
+        seen = self.session.table(f"{self.table}.history").where("is_current_ancestor").select("snapshot_id")
+        commits = [
+            _commit(row) for row in self._snapshots().where(of_attempt).join(seen, "snapshot_id", "semi").collect()
+        ]
+        runs = [(commit, ids_in(commit.about["runs"])) for commit in commits]
+        return {run.id: str(commit.version) for commit, ids in runs for run in group.runs if run.id in ids}
+
+    def _snapshots(self) -> Any:
+        from pyspark.sql.functions import col
+
+        properties = (col("summary")[_PREFIX + name].alias(name) for name in _PROPERTIES)
+        return self.session.table(f"{self.table}.snapshots").select("snapshot_id", "parent_id", *properties)
+
+
+def _commit(row: Any) -> Commit:
+    about = {name: row[name] for name in _PROPERTIES if row[name] is not None}
+    return Commit(row.snapshot_id, row.parent_id, about if "runs" in about else {})

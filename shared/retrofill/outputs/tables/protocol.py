@@ -1,0 +1,90 @@
+"""What a table's format must do: replace the rows of a group in one commit, exactly once, and tell its history.
+
+A commit is fenced by the table itself, not by a check before it (``docs/decisions/tables.md``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Protocol, Sequence
+
+from retrofill.outputs.tables.group import Group
+from retrofill.outputs.tables.marker import Commit
+
+
+class NotPublished(Exception):
+    """The table does not take the commit, and another try cannot help. The message is one line."""
+
+
+class TableGone(NotPublished):
+    """The table does not exist any more, so nobody can publish into it."""
+
+
+class NotSeen(NotPublished):
+    """A commit was made, but not to what readers see."""
+
+
+@dataclass(frozen=True)
+class Burned:
+    """No publisher can commit the group any more. ``why``: it was refused.
+
+    ``at_once``: nobody has tried a smaller group either.
+    """
+
+    why: str
+    at_once: bool = False
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a table says of a group. ``versions``: of its runs that are published, by id. ``burned``: the group."""
+
+    versions: Mapping[int, str] = field(default_factory=dict)
+    burned: Burned | None = None
+
+
+class Format(Protocol):
+    """A table of a format. Methods raise whatever Spark does."""
+
+    table: str
+    fixed: bool
+    """Whether its groups are a fixed tree. If not, a publisher forms them of any of its runs."""
+
+    def __init__(self, session: Any, table: str) -> None: ...
+
+    def identity(self) -> str:
+        """What tells the table from all others. It stays if the table gets another name."""
+
+    def groups(self, whole: Group) -> list[Group]:
+        """The groups to begin with: as large as the table's layout allows."""
+
+    def version(self) -> str:
+        """The table's present version: each commit makes another one, also after it was dropped and created again."""
+
+    def number(self, version: str) -> str:
+        """A version as Spark's ``VERSION AS OF`` takes it; empty for that of a table before its first commit."""
+
+    def predecessor(self, published: str) -> str | None:
+        """The version that a commit of ours replaced. ``None``: the one that was looked at, or it was refused."""
+
+    def conflicts_always(self) -> bool:
+        """Whether a commit is refused if any other was made meanwhile, whatever that has changed."""
+
+    def look(self, group: Group, *, again: bool) -> Looked:
+        """Note the table's state, from which a commit is valid.
+
+        ``again``: runs may be published already, or the group burned. To be called before permission to publish is
+        asked for: whoever replaces this publisher commits after that.
+        """
+
+    def replace(self, rows: Any, group: Group) -> str | Burned:
+        """Replace the rows of the group's intervals. Returns the version. Raises ``NotPublished``."""
+
+    def burn(self, group: Group, why: str) -> str | Burned:
+        """Make sure that no publisher commits the group from now on. Returns the version if one has."""
+
+    def keep(self, group: Group, days: int) -> None:
+        """Keep what the group's commit replaced. Idempotent."""
+
+    def history(self) -> Sequence[Commit]:
+        """All commits to what readers see, the latest first, as far as the table remembers them."""

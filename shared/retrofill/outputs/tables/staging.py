@@ -1,0 +1,225 @@
+"""``run.stage_table(rows, table, column)``: rows that replace those of the interval after the attempt is accepted.
+
+They are written to a table of their own, next to the target or in the namespace of the setting ``staged_tables``: where the
+catalog lets Spark write, in the same format, and no reader of the target sees them.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+from retrofill.errors import first_line
+from retrofill.log import get_log
+from retrofill.outputs.cannot_stage import CannotStage, NoSuchTable
+from retrofill.outputs.tables.boundaries import refuse_ambiguous
+from retrofill.outputs.tables.changes import changed, rows_before
+from retrofill.outputs.tables.contents import refuse_clock_partitions, refuse_other_text, refuse_shared_files
+from retrofill.outputs.tables.declared import Declared, key_of_table
+from retrofill.outputs.tables.dropping import drop
+from retrofill.outputs.tables.formats import FORMATS, TARGETS, provider_of
+from retrofill.outputs.tables.group import Group, Member
+from retrofill.outputs.tables.key import Key
+from retrofill.outputs.tables.required import refuse_nulls
+from retrofill.outputs.tables.rows import fitted, refuse_misplaced
+from retrofill.outputs.tables.sweeping import StagedTables
+from retrofill.outputs.tables.target import Target
+from retrofill.protocol.interval import interval_of
+from retrofill.protocol.launch import Launch, Piece
+from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of
+
+log = get_log(__name__)
+MAX_TABLES = 100
+
+
+class TableStaging:
+    """The tables that an attempt stages for the runs of a piece. Thread-safe."""
+
+    def __init__(self, launch: Launch, piece: Piece, tables: StagedTables | None = None) -> None:
+        """``tables``: of all pieces of the attempt."""
+        self._launch = launch
+        self._piece = piece
+        self._tables = tables or StagedTables(launch)
+        self._lock = threading.Lock()
+        self._written: list[tuple[Any, str]] = []
+        # By the target's whole name. Only rows that passed all checks are staged.
+        self._tasks: dict[str, str] = {}
+        self._staged: dict[str, TableOutput] = {}
+
+    def begin_try(self, task: str) -> None:
+        """Forget what an earlier try of the task staged. Its tables are dropped later."""
+        with self._lock:
+            for target in [target for target, other in self._tasks.items() if other == task]:
+                self._staged.pop(target, None)
+                del self._tasks[target]
+
+    def stage(
+        self,
+        task: str,
+        session: Any,
+        rows: Any,
+        table: str,
+        column: Declared,
+        zone: str = "",
+        *,
+        restored: bool = False,
+    ) -> None:
+        """Write the rows, which become those of the intervals.
+
+        ``column``, ``zone``: the table's key, as declared. A later call by the same task replaces them. ``restored``: they were
+        in the table before, so they have values that only the table makes. Raises ``CannotStage``.
+        """
+        parts = resolved(session, table)
+        target = joined(parts)
+        provider = provider_of(session, target)
+        if provider not in FORMATS:
+            raise CannotStage(f"{table} is a {provider} table: only commits to Iceberg and Delta can be conditional")
+        schema = session.table(target).schema
+        key = self._key(session, target, provider, schema, table, column, zone)
+        intervals = [interval_of(self._launch, run) for run in self._piece.runs]
+        rules = TARGETS[provider](session, target)
+        rules.refuse([key.condition([each]) for each in intervals])
+        staged = self._name(task, target, parts)
+        if not _is_path(parts):
+            self._tables.sweep(session, staged[:-1])
+        identity = FORMATS[provider](session, target).identity()
+        output = TableOutput(
+            target, joined(staged), key.column, key.type, provider, formats=key.formats, identity=identity
+        )
+        with self._lock:
+            self._staged.pop(target, None)
+            self._written.append((session, output.staged))
+        output = self._write(rules, rows, schema, output, restored)
+        written = session.table(output.staged)
+        refuse_misplaced(written, schema, key, intervals, interval_of(self._launch, self._piece), table)
+        refuse_nulls(written, schema, table)
+        with self._lock:
+            self._staged[target] = output
+
+    def _key(
+        self, session: Any, target: str, provider: str, schema: Any, table: str, column: Declared, zone: str
+    ) -> Key:
+        """The table's key, if the rows of the intervals can be replaced alone by it. Raises ``CannotStage``."""
+        key = key_of_table(column, zone, schema, table)
+        intervals = [interval_of(self._launch, run) for run in self._piece.runs]
+        for each in intervals:
+            refuse_ambiguous(key, each)
+        if isinstance(column, str):
+            refuse_other_text(self._launch, session, target, key)
+        if provider == "delta":
+            refuse_clock_partitions(session, target, schema)
+        else:
+            refuse_shared_files(session, target, key, intervals)
+        return key
+
+    def _write(self, rules: Target, rows: Any, schema: Any, output: TableOutput, restored: bool) -> TableOutput:
+        """Write the staged table. Returns the output, with what only its commit fills."""
+        filled = rules.create(output.staged, schema)
+        if restored:
+            rows = rows.drop(*filled.always)
+        have = {name.lower() for name in rows.columns}
+        output = replace(output, filled=tuple(name for name in filled.by_commit if name.lower() not in have))
+        ready = fitted(rows, schema, output.table, {*filled.when_staged, *filled.by_commit})
+        many, by_day = len(self._piece.runs) > 1, output.type == "date"
+        rules.write(_together(ready, output, by_day) if many else ready, output, partitioned=many and by_day)
+        return output
+
+    def restore(self, task: str, session: Any, undone: TableOutput) -> None:
+        """Stage the rows that the intervals had before the runs that these undo published them.
+
+        Raises ``NotKept`` or ``CannotStage``.
+        """
+        rows = rows_before(FORMATS[undone.format](session, undone.table), self._undoing(undone), session)
+        key = Key.of(undone)
+        self.stage(task, session, rows, undone.table, key.declared, key.zone, restored=True)
+
+    def refuse_changed(self, session: Any, undone: TableOutput) -> None:
+        """Raise ``PublishedAgain`` or ``NotKept`` if one of the intervals was changed since."""
+        group = self._undoing(undone)
+        for error in changed(FORMATS[undone.format](session, undone.table), group, session).values():
+            raise error
+
+    def _undoing(self, undone: TableOutput) -> Group:
+        """The runs of the piece, as they undo others' output in a table."""
+        members = (Member(run, replace(undone, undoes=run.restores or 0)) for run in self._piece.runs)
+        return Group(self._launch, self._launch.attempt_id, tuple(members))
+
+    def staged(self, session: Any, table: str) -> Any:
+        """The rows that a task of this run has staged. Raises ``CannotStage`` if none did."""
+        target = joined(resolved(session, table))
+        with self._lock:
+            if target not in self._staged:
+                raise CannotStage(f"no task of this run has staged {table}: read the table itself instead")
+            return self._staged[target].rows(session)
+
+    def outputs(self) -> dict[int, tuple[str, ...]]:
+        """The outputs of each run, by its id."""
+        runs = self._piece.runs
+        with self._lock:
+            outputs = list(self._staged.values())
+        if not outputs:
+            return {}
+        return {run.id: tuple(str(replace(each, undoes=run.restores or 0)) for each in outputs) for run in runs}
+
+    def discard(self) -> None:
+        """Drop the tables of a failed attempt."""
+        with self._lock:
+            self._staged.clear()
+        self.drop_unstaged()
+
+    def drop_unstaged(self) -> None:
+        """Drop the tables that are not staged any more."""
+        with self._lock:
+            staged = {each.staged for each in self._staged.values()}
+            for session, name in self._written:
+                try:
+                    if name not in staged:
+                        drop(session, name)
+                except Exception as e:  # noqa: BLE001 - how the attempt ended is what is to be reported
+                    log.warning("staged_table_not_dropped", table=name, error=first_line(e))
+
+    def _name(self, task: str, target: str, parts: list[str]) -> list[str]:
+        """The parts of a new table's name."""
+        with self._lock:
+            other = self._tasks.setdefault(target, task)
+            if other != task:
+                raise CannotStage(f"task {other!r} already stages {target}: only one task may write a table")
+            if len(self._tasks) > MAX_TABLES:
+                raise CannotStage(f"a run may stage at most {MAX_TABLES} tables")
+            name = self._tables.name(parts[-1], self._piece, len(self._written) + 1)
+        elsewhere = self._launch.staged_tables
+        if elsewhere is None or _is_path(parts):
+            return [*parts[:-1], name]
+        return [parts[0], *parts_of(elsewhere), name]
+
+
+def resolved(session: Any, table: str) -> list[str]:
+    """The parts of a table's whole name. Raises ``NoSuchTable``, or ``CannotStage`` for a view."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        parts_of(table)
+        found = session.catalog.getTable(table)
+    except ValueError as e:
+        raise NoSuchTable(str(e)) from e
+    except AnalysisException as e:
+        raise NoSuchTable(f"table {table} does not exist: create it first ({first_line(e)})") from e
+    if found.catalog is None or found.tableType in ("VIEW", "TEMPORARY"):
+        raise CannotStage(f"{table} is a view: stage the table that it reads")
+    # The tables of a path have no catalog.
+    path = found.namespace == ["delta"] and "/" in found.name
+    return [*([] if path else [found.catalog]), *(found.namespace or []), found.name]
+
+
+def _is_path(parts: list[str]) -> bool:
+    return "/" in parts[-1]
+
+
+def _together(rows: Any, output: TableOutput, by_day: bool) -> Any:
+    """The rows of each interval, together, as each may have to be published by itself."""
+    columns = [each.name for each in Key.of(output).columns]
+    if not {*columns} <= {*rows.columns}:
+        return rows  # the table fills it
+    by = [column_of(each) for each in columns]
+    return rows.repartition(*by) if by_day else rows.sortWithinPartitions(*by)

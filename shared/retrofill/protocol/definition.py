@@ -1,0 +1,87 @@
+"""A pipeline's definition, as far as drivers need it. The services have checked it by their own models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Mapping
+
+from retrofill.sdk.names import TriggerRule
+
+
+def known(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given for the fields of a dataclass, with tuples for lists. A newer host may send more."""
+    names = {each.name for each in fields(model)}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items() if name in names}
+
+
+@dataclass(frozen=True)
+class Script:
+    """A PySpark script for spark-submit."""
+
+    script: str
+    args: tuple[str, ...] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
+    py_files: tuple[str, ...] = ()
+    jars: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    deploy_mode: str = "client"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One step of a run."""
+
+    name: str
+    kind: str = "python"
+    after: tuple[str, ...] = ()
+    trigger_rule: TriggerRule = TriggerRule.ALL_SUCCESS
+    retries: int = 0
+    retry_delay_seconds: float = 1.0
+    timeout_seconds: float | None = None
+    submit: Script | None = None
+    sparse: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Task:
+        values = known(cls, given)
+        if values.get("submit") is not None:
+            values["submit"] = Script(**known(Script, values["submit"]))
+        if "trigger_rule" in values:
+            values["trigger_rule"] = TriggerRule(values["trigger_rule"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Code:
+    """Where the user's code is: in a file or module, and with ``sha256`` in that archive."""
+
+    attribute: str
+    file: str | None = None
+    module: str | None = None
+    sha256: str | None = None
+    root: str | None = None
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A pipeline."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    code: Code
+    timezone: str = "UTC"
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Definition:
+        """From JSON data."""
+        values = known(cls, given)
+        values["tasks"] = tuple(map(Task.of, values["tasks"]))
+        values["code"] = Code(**known(Code, values["code"]))
+        return cls(**values)
+
+    @property
+    def only_scripts(self) -> bool:
+        """Whether no task needs a session, because each script has its own."""
+        return all(task.submit is not None for task in self.tasks)

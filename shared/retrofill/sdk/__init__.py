@@ -1,0 +1,1 @@
+"""What pipelines are checked by and made of: names, limits, durations, scripts."""

@@ -1,0 +1,1 @@
+"""Secrets in settings, logs and errors: how they are recognized and masked."""

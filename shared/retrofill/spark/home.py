@@ -1,0 +1,109 @@
+"""Spark's own spark-submit, of ``SPARK_HOME`` or of pyspark, and the configuration beside it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Mapping
+
+from retrofill.errors import NotConfigured
+from retrofill.spark import java
+from retrofill.spark.properties import read_properties
+
+if TYPE_CHECKING:
+    from retrofill.driver.config import Config
+    from retrofill_core.settings import Settings
+
+LOCAL = "local[1]"
+MASTER = "spark.master"
+PYTHON, DRIVER_PYTHON = "spark.pyspark.python", "spark.pyspark.driver.python"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+@dataclass(frozen=True)
+class SparkHome:
+    """The Spark whose spark-submit is used. ``variable`` names its folder; without one it is pyspark's."""
+
+    settings: Settings | Config
+    folder: Path
+    variable: str | None
+    # Of the drivers that it starts.
+    python: str = sys.executable
+
+    @classmethod
+    def of(cls, settings: Settings | Config, python: str = sys.executable) -> SparkHome:
+        """That of ``RETROFILL_SPARK_HOME``, else of ``SPARK_HOME``, else the one in pyspark."""
+        if settings.spark_home is not None:
+            return cls(settings, settings.spark_home.absolute(), "RETROFILL_SPARK_HOME", python)
+        if given := os.environ.get("SPARK_HOME"):
+            return cls(settings, Path(given).absolute(), "SPARK_HOME", python)
+        return cls(settings, java.spark_jars(python).parent, None, python)
+
+    @cached_property
+    def defaults(self) -> Mapping[str, str]:
+        """The settings of ``spark-defaults.conf``. Raises ``NotConfigured`` if it cannot be read."""
+        file = Path(os.environ.get("SPARK_CONF_DIR") or self.folder / "conf", "spark-defaults.conf")
+        try:
+            found = read_properties(file.read_text("utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except (OSError, ValueError) as e:
+            why = getattr(e, "strerror", None) or "it is not UTF-8"
+            raise NotConfigured(
+                "SPARK_CONF_DIR", f"{file} cannot be read: {why}: make it readable for Retrofill"
+            ) from e
+        return {name: value.strip() for name, value in found.items() if name.startswith("spark.")}
+
+    @property
+    def master(self) -> str:
+        """The setting, else that of ``spark-defaults.conf``, else local mode."""
+        of_defaults = self.defaults.get(MASTER)
+        return self.settings.spark_submit_master or of_defaults or LOCAL
+
+    @property
+    def _has_scripts(self) -> bool:
+        """Whether Spark's own scripts are used: only they read ``spark-env.sh``, and YARN needs what they set."""
+        return self.variable is not None or bool(os.environ.get("SPARK_CONF_DIR")) or self.master == "yarn"
+
+    def command(self, conf: Mapping[str, str], folder: Path, deploy_mode: str) -> list[str]:
+        """spark-submit with these settings, which are complete: it reads no other file.
+
+        They may be secrets, so they go into private files in ``folder``, not into the process list.
+        """
+        conf = {name: value for name, value in conf.items() if name not in (MASTER, "spark.submit.deployMode")}
+        of_jvm = conf if deploy_mode == "client" else {}
+        if self._has_scripts:
+            start = [str(self.folder / "bin" / "spark-submit")]
+            if options := shlex.split(of_jvm.get(_JAVA_OPTIONS, "")):
+                # Spark's launcher passes them to the driver's JVM, which reads the file.
+                (conf[_JAVA_OPTIONS],) = java.write_options(folder / "jvm.options", options)
+        else:
+            # Without the scripts' second JVM, and with pyspark as it is installed instead of its zip.
+            start = java.spark_submit_command(
+                java.find(self.settings), folder / "jvm.options", conf=of_jvm, jars=self.folder / "jars"
+            )
+        where = ("--master", self.master, "--deploy-mode", deploy_mode)
+        return [*start, *where, *java.write_properties(folder / "spark.properties", conf)]
+
+    def python_of_driver(self, conf: Mapping[str, str]) -> dict[str, str]:
+        """A driver beside its host has the Python of its pool, unless ``conf`` names another."""
+        return {} if PYTHON in conf or DRIVER_PYTHON in conf else {DRIVER_PYTHON: self.python}
+
+    def environment(self, folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+        """Variables for spark-submit, besides ``environment``. ``spark-env.sh`` may replace them.
+
+        ``folder``: for a launcher of Java, if it needs one.
+        """
+        found = java.loopback_only(self.master, environment)
+        if "PYSPARK_PYTHON" not in environment or self.python != sys.executable:
+            found["PYSPARK_PYTHON"] = self.python
+        if self._has_scripts:
+            found["SPARK_HOME"] = str(self.folder)
+            if self.variable is None or self.settings.java_home is not None:
+                # A Spark of the user's finds its Java by itself.
+                found["JAVA_HOME"] = str(java.java_home(java.find(self.settings), folder))
+        return found

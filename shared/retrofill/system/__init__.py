@@ -1,0 +1,1 @@
+"""The operating system: process groups, signals, durable files, crash points."""

@@ -1,0 +1,1 @@
+"""The process that writes the logs of attempts, and their files."""

@@ -1,0 +1,111 @@
+"""The interface that a service implements: how it handles messages and runs checks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.base import Message
+
+# A row that another transaction has locked is checked again this soon.
+RECHECK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Received:
+    """A decoded message. ``message`` is ``None`` for a null value on a compacted topic.
+
+    ``misplaced``: it is also republished to the partition of its key.
+    """
+
+    record: Record
+    key: str
+    message: Message | None
+    # The message's own, or one derived from its offset, which never changes.
+    ce_id: str
+    misplaced: bool = False
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Handle nothing of a topic from ``offset`` on for ``seconds``; 0: until the next step."""
+
+    offset: int
+    seconds: float
+
+
+class Handler(Protocol):
+    """One service. Methods are called from one thread; ``bus.faults`` classifies exceptions.
+
+    ``of_owners``: channels on which only the owners of shards wait.
+    """
+
+    of_owners: Collection[str]
+
+    def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
+        """Messages that must wait, by topic. Runs before the transaction; may do I/O."""
+
+    def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
+        """Decide on a batch and apply it. May be called again after a rollback."""
+
+    def check(self, tx: Transaction, keys: Sequence[str]) -> None:
+        """Decide from the rows, for one group of keys. May call ``tx.schedule_check``."""
+
+    def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Order the due ``keys``, in groups that share a transaction.
+
+        If a group is refused, its keys are checked again one by one.
+        """
+
+    def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
+        """Checks to run after a takeover: seconds from now by key."""
+
+    def lost(self, partition: int) -> None:
+        """Drop state of a shard that this instance no longer owns."""
+
+    def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
+        """Checks that a notification calls for: by owned partition, seconds from now by key.
+
+        ``channel`` is empty after a reconnect: notifications may have been missed.
+        """
+
+    def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
+        """All messages of the shard before ``ends`` (offsets by topic) have been handled."""
+
+    def close(self) -> None:
+        """Finish and release what is left; the shards belong to others by now."""
+
+
+class QuietHandler:
+    """Defaults: nothing waits, no checks, each key in its own transaction, no state."""
+
+    of_owners: Collection[str] = ()
+
+    def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
+        return {}
+
+    def check(self, tx: Transaction, keys: Sequence[str]) -> None:
+        pass
+
+    def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
+        return [[key] for key in keys]
+
+    def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
+        return {}
+
+    def lost(self, partition: int) -> None:
+        pass
+
+    def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
+        return {}
+
+    def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,130 @@
+"""Reads a relay's cursor topic, which has the number of the last published batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from retrofill_core.bus.clients import reader
+from retrofill_core.settings import Settings
+
+log = structlog.get_logger(__name__)
+KAFKA_SECONDS = 10.0
+# An empty fetch reports the end of a topic, so it must not wait for new messages.
+FETCH_WAIT_MS = 10
+# The owner of this partition is the relay. Others, which somebody added, are never used.
+CURSOR_PARTITION = 0
+CURSOR_KEY = b"cursor"
+# The epoch of the last relay to take over, on the same topic.
+TAKEN_KEY = b"taken"
+
+
+def read_end(settings: Settings, topic: str, client_id: str) -> int:
+    """The next offset of the cursor topic. Raises ``KafkaException``."""
+    with _reading(settings, client_id) as consumer:
+        return consumer.get_watermark_offsets(TopicPartition(topic, CURSOR_PARTITION), timeout=KAFKA_SECONDS)[1]
+
+
+def read_cursor(settings: Settings, topic: str, client_id: str, mark: bytes | None) -> int:
+    """The last published batch's number, ``read_committed`` up to ``mark``; 0 if there is none.
+
+    Without a mark, reads up to the topic's end at the time of the call. Raises ``KafkaException``.
+    """
+    with _reading(settings, client_id) as consumer:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, CURSOR_PARTITION), timeout=KAFKA_SECONDS)
+        back = 100
+        while True:
+            start = max(low, high - back)
+            found = last_cursor(consumer, TopicPartition(topic, CURSOR_PARTITION, start), mark)
+            if found is not None or start == low:
+                return int(found or 0)
+            back *= 10
+
+
+@dataclass(frozen=True)
+class Marks:
+    """A cursor topic's latest values: the last published batch, and the last relay's epoch."""
+
+    cursor: int
+    taken: int
+
+
+def read_marks(settings: Settings, topics: Iterable[str], client_id: str) -> dict[str, Marks]:
+    """Marks by topic, as of the call; 0 for a missing value. Raises ``KafkaException``.
+
+    A topic that may not be read is left out. Topics are read at once: a fetch that waits for one
+    would delay the next.
+    """
+    with _reading(settings, client_id) as consumer:
+        bounds = {topic: found for topic in topics if (found := _bounds(consumer, topic)) is not None}
+        marks: dict[str, Marks] = {}
+        back = 100
+        while left := bounds.keys() - marks.keys():
+            starts = {topic: max(low, high - back) for topic, (low, high) in bounds.items() if topic in left}
+            values = _last_values(consumer, starts)
+            for topic, start in starts.items():
+                last = values[topic]
+                if last.keys() >= {CURSOR_KEY, TAKEN_KEY} or start == bounds[topic][0]:
+                    marks[topic] = Marks(int(last.get(CURSOR_KEY, 0)), int(last.get(TAKEN_KEY, 0)))
+            back *= 10
+        return marks
+
+
+def _bounds(consumer: Consumer, topic: str) -> tuple[int, int] | None:
+    """Low and high watermark; ``None`` where the topic may not be read."""
+    try:
+        return consumer.get_watermark_offsets(TopicPartition(topic, CURSOR_PARTITION), timeout=KAFKA_SECONDS)
+    except KafkaException as e:
+        if e.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise
+        log.warning("cursor_not_readable", topic=topic, what_to_do="run 'retrofill init' to grant read access")
+        return None
+
+
+def _last_values(consumer: Consumer, starts: Mapping[str, int]) -> dict[str, dict[bytes, bytes]]:
+    """By topic, the last value of each key, from its start offset to its end."""
+    consumer.assign([TopicPartition(topic, CURSOR_PARTITION, start) for topic, start in starts.items()])
+    last: dict[str, dict[bytes, bytes]] = {topic: {} for topic in starts}
+    unread = set(starts)
+    while unread and (message := consumer.poll(KAFKA_SECONDS)) is not None:
+        error, topic = message.error(), message.topic() or ""
+        if error is None:
+            last[topic][message.key() or b""] = message.value() or b"0"
+        elif error.code() == KafkaError._PARTITION_EOF:
+            unread.discard(topic)
+        else:
+            raise KafkaException(error)
+    if unread:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    return last
+
+
+def last_cursor(consumer: Consumer, start: TopicPartition, mark: bytes | None) -> bytes | None:
+    """The last cursor from ``start`` up to ``mark``, or up to the end without one.
+
+    Raises ``KafkaException``, also where the mark does not arrive in time.
+    """
+    consumer.assign([start])
+    last: bytes | None = None
+    until = time.monotonic() + KAFKA_SECONDS
+    while (message := consumer.poll(max(0.0, until - time.monotonic()))) is not None:
+        error = message.error()
+        if error is None:
+            if message.key() == CURSOR_KEY:
+                last = message.value()
+            elif mark is not None and message.value() == mark:
+                return last
+        elif error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        elif mark is None:
+            return last
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def _reading(settings: Settings, client_id: str) -> closing[Consumer]:
+    return closing(reader(settings, client_id, **{"fetch.wait.max.ms": FETCH_WAIT_MS}))

@@ -1,0 +1,178 @@
+"""Takes a shard over: a new epoch, and the offsets stored in Postgres."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from sqlalchemy import Connection, Engine, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from retrofill.system.crash import crash_point
+from retrofill_core.bus.clients import admin
+from retrofill_core.bus.handler import Handler
+from retrofill_core.bus.worker.deaths import Suspect, find_suspect, unmoved_offsets
+from retrofill_core.contract.topics import Service
+from retrofill_core.settings import Settings
+from retrofill_core.store.tables import SERVICE_TABLES
+
+log = structlog.get_logger(__name__)
+REQUEST_SECONDS = 5.0
+
+
+class Ends:
+    """The broker's current first and next offsets of partitions."""
+
+    def __init__(self, client: Callable[[], AdminClient], renew: Callable[[], None], prefix: str) -> None:
+        self._client = client
+        self._renew = renew
+        self._prefix = prefix
+
+    def high_watermarks(self, partitions: Mapping[str, list[int]]) -> dict[tuple[str, int], int]:
+        """The next offset of each partition, open transactions included. Raises ``KafkaException``.
+
+        A reader that has reached it has read everything acknowledged before this call.
+        """
+        return self._ask(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # the client has no types for it
+
+    def earliest_offsets(self, partitions: Mapping[str, list[int]]) -> dict[tuple[str, int], int]:
+        """The first offset that still exists. Raises ``KafkaException``."""
+        return self._ask(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # the client has no types for it
+
+    def _ask(self, partitions: Mapping[str, list[int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+        asked = {TopicPartition(self._prefix + t, p): spec for t, ps in partitions.items() for p in ps}
+        futures = self._client().list_offsets(
+            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=REQUEST_SECONDS
+        )
+        try:
+            return {(tp.topic.removeprefix(self._prefix), tp.partition): f.result().offset for tp, f in futures.items()}
+        except KafkaException:
+            # A client caches a partition's leader epoch for minutes. After a broker restart,
+            # requests were refused (FENCED_LEADER_EPOCH) for that long.
+            self._renew()
+            raise
+
+
+class TopicIds:
+    """Kafka's ids of the topics that a service reads; a recreated topic has a new one."""
+
+    def __init__(self, settings: Settings, service: Service, instance: str) -> None:
+        self._make = partial(admin, settings, f"{instance}-admin")
+        self.admin = self._make()
+        self._prefix = settings.topic_prefix
+        self._topics = [str(topic) for topic in service.reads]
+        self._ids: dict[str, str] = {}
+        self.ends = Ends(lambda: self.admin, self.renew, self._prefix)
+
+    def refresh(self) -> dict[str, int]:
+        """Read ids and partition counts; returns the counts by topic. Raises ``KafkaException``."""
+        try:
+            return self._describe()
+        except KafkaException:
+            # The request goes to the controller. A client once waited for it for minutes although
+            # Kafka answered all others; a new client discovers the controller again.
+            self.renew()
+            raise
+
+    def renew(self) -> None:
+        """Replace the client, and with it its cached metadata."""
+        self.admin = self._make()
+
+    def _describe(self) -> dict[str, int]:
+        counts = {}
+        names = TopicCollection([self._prefix + topic for topic in self._topics])
+        for name, future in self.admin.describe_topics(names, request_timeout=REQUEST_SECONDS).items():
+            description = future.result()
+            topic = name.removeprefix(self._prefix)
+            self._ids[topic] = str(description.topic_id)
+            counts[topic] = len(description.partitions)
+        return counts
+
+    def of(self, topic: str) -> str:
+        """The id as of the last ``refresh``."""
+        return self._ids[topic]
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """A takeover's result. ``checks``: seconds from now by key."""
+
+    epoch: int
+    offsets: dict[str, int]
+    checks: Mapping[str, float]
+    # Former owners may have died of the next messages; ``suspect``: of this one.
+    careful: bool = False
+    suspect: Suspect | None = None
+
+
+def take_over(
+    engine: Engine, service: Service, partition: int, instance: str, topic_ids: TopicIds, handler: Handler
+) -> Takeover:
+    """Make ``instance`` the owner: increment the epoch, read offsets, get the handler's checks.
+
+    Raises ``KafkaException`` or a database error; then nothing has changed.
+    """
+    topic_ids.refresh()
+    shard = SERVICE_TABLES[service.package].shard
+    with engine.begin() as conn:
+        row = conn.execute(
+            update(shard)
+            .where(shard.c.partition == partition)
+            .values(epoch=shard.c.epoch + 1, owner=instance, taken_at=func.clock_timestamp())
+            .returning(shard.c.epoch, shard.c.trying_topic, shard.c.trying_offset, shard.c.trying_deaths)
+        ).one()
+        offsets = stored_offsets(conn, service, partition, topic_ids, service.reads)
+        suspect = find_suspect(conn, service, partition, offsets, row)
+        unmoved = unmoved_offsets(conn, service, partition, offsets)
+        checks = dict(handler.taken(conn, partition))
+        crash_point("takeover:before-commit")
+    crash_point("takeover:committed")
+    careful = suspect is not None or has_backlog(topic_ids.ends, partition, unmoved)
+    return Takeover(row.epoch, offsets, checks, careful, suspect)
+
+
+def has_backlog(ends: Ends, partition: int, offsets: Mapping[str, int]) -> bool:
+    """Whether messages wait at these offsets; an unmoved offset may also mean an idle topic."""
+    if not offsets:
+        return False
+    try:
+        found = ends.high_watermarks({topic: [partition] for topic in offsets})
+    except KafkaException:
+        # Being careful only costs time.
+        return True
+    return any(found[topic, partition] > offset for topic, offset in offsets.items())
+
+
+def stored_offsets(
+    conn: Connection, service: Service, partition: int, topic_ids: TopicIds, topics: Iterable[str]
+) -> dict[str, int]:
+    """Offsets to resume ``topics`` from, in their order; creates the missing ones."""
+    table = SERVICE_TABLES[service.package].offset
+    stored = {row.topic: row for row in conn.execute(select(table).where(table.c.partition == partition)).all()}
+    offsets = {}
+    for topic in map(str, topics):
+        row = stored.get(topic)
+        if row is not None and row.topic_id == topic_ids.of(topic):
+            offsets[topic] = row.next_offset
+            continue
+        # A partition read for the first time starts at its first offset, a recreated topic at 0.
+        start = topic_ids.ends.earliest_offsets({topic: [partition]})[topic, partition] if row is None else 0
+        if row is not None:
+            log.warning("topic_recreated", topic=topic, partition=partition, was=row.topic_id)
+        values = {"topic_id": topic_ids.of(topic), "next_offset": start}
+        # Of an added partition, which no epoch protects, another owner may have created it meanwhile, and moved it.
+        conn.execute(
+            insert(table)
+            .values(topic=topic, partition=partition, **values)
+            .on_conflict_do_update(
+                index_elements=["topic", "partition"], set_=values, where=table.c.topic_id != values["topic_id"]
+            )
+        )
+        ours = (table.c.topic == topic) & (table.c.partition == partition)
+        offsets[topic] = conn.execute(select(table.c.next_offset).where(ours)).scalar_one()
+    return offsets

@@ -1,0 +1,178 @@
+"""A deadline: one moment by which one run, one task of it, or one backfill must be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from retrofill.states.machine import machine
+from retrofill_core.domain.alert import AT_PLANNING, DeadlineAlert, Reference, check_handled
+
+
+class DeadlineState(StrEnum):
+    """States of a deadline."""
+
+    ARMED = "armed"
+    MISSED = "missed"
+    MET = "met"
+    VOID = "void"
+
+
+S = DeadlineState
+MACHINE = machine("deadline", {S.ARMED: (S.MISSED, S.MET, S.VOID), S.MISSED: (), S.MET: (), S.VOID: ()})
+
+
+class Scope(StrEnum):
+    """What must be done by the deadline."""
+
+    RUN = "run"
+    TASK = "task"
+    BACKFILL = "backfill"
+
+
+class End(StrEnum):
+    """How the run, task or backfill of a deadline ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Arming:
+    """The initial state of a deadline: armed, or void with a reason."""
+
+    due_at: datetime
+    state: DeadlineState
+    reason: str | None = None
+
+
+PAST = "already past when it was armed"
+RETRIED = "the run failed before the moment and was retried"
+
+
+@dataclass(frozen=True)
+class Due:
+    """When an alert is due for a plan's runs: at ``fixed``, or ``after`` each logical date."""
+
+    now: datetime
+    fixed: datetime | None = None
+    after: timedelta = timedelta()
+
+    def at(self, logical_date: datetime) -> datetime:
+        """When the deadline of one run is due."""
+        return _after(logical_date, self.after) if self.fixed is None else self.fixed
+
+
+def due_at_planning(alert: DeadlineAlert, now: datetime) -> Due:
+    """When an alert with a reference in ``AT_PLANNING`` is due, for runs planned at ``now``."""
+    return _DUE[alert.reference](alert, now, timedelta(seconds=alert.interval_seconds))
+
+
+def _fixed(alert: DeadlineAlert, now: datetime, after: timedelta) -> Due:
+    assert alert.at is not None  # validated
+    return Due(now, _after(alert.at, after))
+
+
+_DUE: dict[Reference, Callable[[DeadlineAlert, datetime, timedelta], Due]] = {
+    Reference.RUN_QUEUED_AT: lambda _, now, after: Due(now, _after(now, after)),
+    Reference.LOGICAL_DATE: lambda _, now, after: Due(now, after=after),
+    Reference.FIXED_DATETIME: _fixed,
+}
+check_handled(_DUE, AT_PLANNING)
+
+
+def arm(alert: DeadlineAlert, reference_at: datetime, now: datetime) -> Arming:
+    """Arm ``alert`` for a reference moment.
+
+    If it is already due, it is void, unless ``fire_if_past`` is set.
+    """
+    due_at = _after(reference_at, timedelta(seconds=alert.interval_seconds))
+    if due_at <= now and not alert.fire_if_past:
+        return Arming(due_at, S.VOID, PAST)
+    return Arming(due_at, S.ARMED)
+
+
+def arm_by_average(alert: DeadlineAlert, runtimes: Iterable[timedelta], now: datetime, runs: int = 1) -> Arming:
+    """Arm an AVERAGE_RUNTIME alert at a run's first start, from ``runtimes`` of the last successes.
+
+    ``runs``: how many are executed in one go with it, none of which is done before the others. With
+    fewer than ``min_runs`` it is void: the average would be a guess.
+    """
+    known = list(runtimes)
+    if len(known) < (alert.min_runs or 1):
+        reason = f"the average needs {alert.min_runs} successful runs, but there are {len(known)}"
+        return Arming(now, S.VOID, reason)
+    return arm(alert, now + runs * sum(known, timedelta()) / len(known), now)
+
+
+def alerts_counting_from(alerts: Iterable[DeadlineAlert], *references: Reference) -> list[DeadlineAlert]:
+    """The alerts that count from one of ``references``."""
+    return [alert for alert in alerts if alert.reference in references]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The facts to judge a deadline; ``ended`` is ``None`` until its subject has ended.
+
+    ``superseded``: its run failed and was retried, as another run with deadlines of its own.
+    """
+
+    due_at: datetime
+    fire_on_failure: bool
+    scope: Scope = Scope.RUN
+    ended: End | None = None
+    ended_at: datetime | None = None
+    superseded: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The new state of a deadline, with a reason if ``void``.
+
+    ``recovered``: missed, but succeeded since.
+    """
+
+    state: DeadlineState
+    reason: str | None = None
+    recovered: bool = False
+
+
+def judge(watched: Watched, now: datetime) -> Verdict | None:
+    """Decide an armed deadline at ``now``; ``None`` if it stays armed.
+
+    ``now`` is the database's clock, read under the lock.
+
+    Met: succeeded by the moment. Void: failed, cancelled or skipped by then; with
+    ``fire_on_failure``, a failure or cancel counts as missed at the moment, unless the run was
+    retried. Missed: not done by the moment.
+    """
+    ended, due_at = watched.ended, watched.due_at
+    if ended is not None and watched.ended_at is not None and watched.ended_at <= due_at:
+        if ended == End.SUCCEEDED:
+            return Verdict(S.MET)
+        if watched.superseded:
+            return Verdict(S.VOID, RETRIED)
+        if ended == End.SKIPPED or not watched.fire_on_failure:
+            how = "failed" if ended == End.FAILED else f"was {ended}"
+            return Verdict(S.VOID, f"the {watched.scope} {how} before the moment")
+    if now >= due_at:
+        return Verdict(S.MISSED, recovered=ended == End.SUCCEEDED)
+    return None
+
+
+# In no time zone are these outside the calendar, which Python and its Postgres driver cannot
+# handle.
+FIRST = datetime(2, 1, 1, tzinfo=UTC)
+LAST = datetime(9998, 12, 31, tzinfo=UTC)
+
+
+def _after(moment: datetime, interval: timedelta) -> datetime:
+    """``moment`` plus ``interval`` in UTC, clamped to ``FIRST`` and ``LAST``."""
+    try:
+        return min(max(moment + interval, FIRST), LAST).astimezone(UTC)
+    except OverflowError:
+        return LAST if (interval.total_seconds() or moment.year - FIRST.year) > 0 else FIRST

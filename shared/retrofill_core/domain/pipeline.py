@@ -1,0 +1,274 @@
+"""A pipeline as data: what ``retrofill pipelines apply`` publishes and services read."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from graphlib import CycleError, TopologicalSorter
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, Field, model_validator
+
+from retrofill.sdk.names import (
+    DEFAULT_POOL,
+    MAX_BATCH,
+    MAX_TARGET_SECONDS,
+    MAX_TIMEOUT_SECONDS,
+    MIN_TIMEOUT_SECONDS,
+    TriggerRule,
+)
+from retrofill_core.domain.alert import FINISH_BY, DeadlineAlert
+from retrofill_core.domain.bounds import Bound
+from retrofill_core.domain.callback import Occasion
+from retrofill_core.domain.callback_rule import CallbackRule, check_rules
+from retrofill_core.domain.data import Data, Name
+from retrofill_core.domain.environment import SHA256, PackedEnvironment
+from retrofill_core.domain.schedule import check_schedule
+
+
+def check_timezone(name: str) -> str:
+    """Check an IANA time zone name. Raises ``ValueError``."""
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as e:
+        raise ValueError(f"unknown time zone {name!r}: use an IANA name like 'Europe/Paris' or 'UTC'") from e
+    return name
+
+
+# Spark separates them by commas.
+Address = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^,\s]([^,\r\n]*[^,\s])?$")]
+EnvironmentValue = Annotated[str, Field(max_length=10_000, pattern=r"^[^\x00]*$")]
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+
+
+def check_variables(values: dict[str, str]) -> dict[str, str]:
+    """Check the names of environment variables. Raises ``ValueError``."""
+    for name in values:
+        if not _VARIABLE.fullmatch(name):
+            raise ValueError(
+                f"invalid environment variable {name[:200]!r}: use a letter or _, then letters, digits or _, at most 200"
+            )
+    return values
+
+
+class SubmitScript(Data):
+    """A PySpark script for spark-submit.
+
+    ``args`` and the values of ``env`` may use ``interval``, ``run`` and ``conf``.
+    """
+
+    script: str = Field(description="Path of the script")
+    args: tuple[str, ...] = Field((), description="Its arguments, as in --day {interval.start:%Y-%m-%d}")
+    conf: dict[str, str] = Field(default_factory=dict, description="Spark settings for this task")
+    py_files: tuple[Address, ...] = Field(
+        (), max_length=100, description="Paths or addresses of .py, .zip and .egg files that it imports"
+    )
+    jars: tuple[Address, ...] = Field(
+        (), max_length=100, description="Paths or addresses of jars for its driver and executors"
+    )
+    files: tuple[Address, ...] = Field(
+        (), max_length=100, description="Paths or addresses of files that it finds by SparkFiles.get"
+    )
+    env: Annotated[dict[str, EnvironmentValue], AfterValidator(check_variables)] = Field(
+        default_factory=dict, max_length=100, description="Environment variables of its driver"
+    )
+    deploy_mode: Literal["client", "cluster"] = Field(
+        "client", description="Where its driver runs: beside the run's driver, or in the cluster (YARN, Kubernetes)"
+    )
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The script and all that it needs."""
+        return (self.script, *self.py_files, *self.jars, *self.files)
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """The texts that are filled in for each run."""
+        return (*self.args, *self.env.values())
+
+    def located(self, place: Callable[[str], str]) -> SubmitScript:
+        """The same with the ``place`` of each of its addresses."""
+        lists = {name: tuple(map(place, getattr(self, name))) for name in ("py_files", "jars", "files")}
+        return self.model_copy(update={"script": place(self.script), **lists})
+
+
+class TaskDefinition(Data):
+    """One step of a run."""
+
+    name: Name = Field(description="Unique in the pipeline")
+    kind: Literal["python", "branch", "submit"] = Field(
+        "python", description="A function, a function that chooses the tasks to follow, or a script"
+    )
+    after: tuple[str, ...] = Field((), description="Names of its upstream tasks")
+    trigger_rule: TriggerRule = Field(
+        TriggerRule.ALL_SUCCESS, description="When it starts, given how its upstream tasks ended"
+    )
+    retries: int = Field(0, ge=0, le=100, description="Maximum retries within one attempt of the run")
+    retry_delay_seconds: float = Field(1.0, ge=0, le=86_400, description="Seconds between two tries")
+    timeout_seconds: float | None = Field(
+        None,
+        ge=MIN_TIMEOUT_SECONDS,
+        le=MAX_TIMEOUT_SECONDS,
+        description="Longest duration of a try; of a range, times its number of runs. A longer one fails",
+    )
+    submit: SubmitScript | None = Field(None, description="For kind submit: the script")
+    sparse: bool = Field(
+        False, description="Whether it may stage output for some intervals of a range and none for others"
+    )
+
+    @model_validator(mode="after")
+    def _submit_has_a_script(self) -> TaskDefinition:
+        if (self.kind == "submit") != (self.submit is not None):
+            raise ValueError(f"task {self.name!r}: give it a script if its kind is submit, and only then")
+        return self
+
+
+class CodeLocation(Data):
+    """Where the user's code is: a ``file`` or ``module``, and its Pipeline's ``attribute``.
+
+    With ``sha256``, it is in that archive of the code store; without, drivers import it in place.
+    """
+
+    file: str | None = Field(None, description="Absolute path of a Python file")
+    module: str | None = Field(None, description="Name of a module that drivers can import")
+    attribute: str = Field(description="Name of the Pipeline object in it")
+    sha256: str | None = Field(None, pattern=SHA256, description="Hash of the code's archive in the code store")
+    root: str | None = Field(None, description="With sha256: the archived folder, as a path where it was applied")
+    environment: PackedEnvironment | None = Field(
+        None, description="The packages of its drivers and executors; without, those of the pool"
+    )
+
+    @model_validator(mode="after")
+    def _file_or_module(self) -> CodeLocation:
+        if (self.file is None) == (self.module is None):
+            raise ValueError("the code is in a file or in a module: name exactly one")
+        if (self.sha256 is None) != (self.root is None):
+            raise ValueError("code in an archive needs both sha256 and root")
+        return self
+
+
+class PipelineDefinition(Data):
+    """Everything services know about a pipeline."""
+
+    name: Name = Field(description="Name of the pipeline; the key")
+    schedule: str = Field(description="A preset like @daily, or a cron expression of five fields")
+    start: Bound | None = Field(None, description="First logical date; a bare date means that whole day")
+    end: Bound | None = Field(None, description="Last logical date, inclusive; a bare date means that whole day")
+    timezone: Annotated[str, AfterValidator(check_timezone)] = Field(
+        "UTC", description="IANA time zone of the schedule and of bare dates"
+    )
+    max_active_runs: int = Field(
+        16, ge=1, le=10_000, description="Maximum number of live attempts of all its backfills together"
+    )
+    executor: Literal["pool", "spark-submit"] = Field(
+        "pool", description="A warm driver with one Spark Connect session per run, or one spark-submit per run"
+    )
+    pool: Name = Field(DEFAULT_POOL, description="The pool of drivers that executes its runs")
+    batch_size: int = Field(
+        1, ge=1, le=MAX_BATCH, description="Maximum number of runs with adjacent intervals that one attempt executes"
+    )
+    batch_target_seconds: float | None = Field(
+        None,
+        ge=0.1,
+        le=MAX_TARGET_SECONDS,
+        description="How long an attempt should take: its number of runs is chosen accordingly, up to batch_size",
+    )
+    batch_mode: Literal["each", "range"] = Field(
+        "each", description="Whether the tasks process the runs of a batch one by one or, as one range, all at once"
+    )
+    run_timeout_seconds: float | None = Field(
+        None,
+        ge=MIN_TIMEOUT_SECONDS,
+        le=MAX_TIMEOUT_SECONDS,
+        description="Longest time from a run's begin to the acceptance of its output; of a range, times its number of "
+        "runs. A longer run fails",
+    )
+    tasks: tuple[TaskDefinition, ...] = Field(min_length=1, description="The steps of a run")
+    deadlines: tuple[DeadlineAlert, ...] = Field((), description="Its deadline alerts")
+    on_run_failed: tuple[CallbackRule, ...] = Field((), description="Called when runs failed permanently")
+    on_backfill_succeeded: tuple[CallbackRule, ...] = Field((), description="Called when a backfill succeeded")
+    on_backfill_failed: tuple[CallbackRule, ...] = Field((), description="Called when a backfill failed")
+    code: CodeLocation = Field(description="Where the user's code is")
+    spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings for all its runs")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PipelineDefinition:
+        check_schedule(self.schedule, self.timezone)
+        check_tasks(self.tasks)
+        check_rules(self.rules)
+        if self.batch_mode == "range":
+            check_scripts_of_ranges(self.tasks)
+        names = {alert.name for alert in self.deadlines}
+        twice = _repeated(alert.name for alert in self.deadlines)
+        if twice:
+            raise ValueError(f"two deadlines are named {twice[0]!r}: rename one")
+        if FINISH_BY in names:
+            raise ValueError(f"the deadline name {FINISH_BY!r} is reserved for requests: choose another name")
+        tasks = dict.fromkeys(task.name for task in self.tasks)
+        for alert in self.deadlines:
+            if alert.task is not None and alert.task not in tasks:
+                raise ValueError(
+                    f"deadline {alert.name!r} is for the task {alert.task!r}, which does not exist; tasks: {', '.join(tasks)}"
+                )
+        return self
+
+    @property
+    def only_scripts(self) -> bool:
+        """Whether no task needs a session, because each script has its own."""
+        return all(task.submit is not None for task in self.tasks)
+
+    @property
+    def rules(self) -> dict[Occasion, tuple[CallbackRule, ...]]:
+        """The callbacks to call on each occasion."""
+        return {
+            Occasion.RUN_FAILED: self.on_run_failed,
+            Occasion.BACKFILL_SUCCEEDED: self.on_backfill_succeeded,
+            Occasion.BACKFILL_FAILED: self.on_backfill_failed,
+        }
+
+    def in_batches_of(self, limit: int | None) -> PipelineDefinition:
+        """The definition with at most ``limit`` runs in a batch."""
+        return self if limit is None else self.model_copy(update={"batch_size": min(limit, self.batch_size)})
+
+    def as_json(self) -> dict[str, Any]:
+        """The definition as JSON data, as stored and published."""
+        return self.model_dump(mode="json")
+
+
+def check_scripts_of_ranges(tasks: tuple[TaskDefinition, ...]) -> None:
+    """Check that scripts are told where a range ends, and stage nothing. Raises ``ValueError``."""
+    for task in tasks:
+        if task.submit is not None and any("{stage:" in text for text in task.submit.templates):
+            raise ValueError(
+                f"task {task.name!r}: with batch_mode='range', a script cannot stage, as each interval has an output of its "
+                "own: use batch_mode='each', or a task that is a function"
+            )
+        if task.submit is not None and not any("{interval.end" in text for text in task.submit.templates):
+            raise ValueError(
+                f"task {task.name!r}: with batch_mode='range', a script must process up to the end of the range: "
+                "pass {interval.end} in its args or env"
+            )
+
+
+def check_tasks(tasks: tuple[TaskDefinition, ...]) -> None:
+    """Check that names are unique, upstream tasks exist and no cycle exists.
+
+    Raises ``ValueError``.
+    """
+    names = {task.name for task in tasks}
+    if twice := _repeated(task.name for task in tasks):
+        raise ValueError(f"two tasks are named {twice[0]!r}: rename one")
+    for task in tasks:
+        for upstream in task.after:
+            if upstream not in names:
+                raise ValueError(f"task {task.name!r} comes after {upstream!r}, which is not a task of this pipeline")
+    try:
+        TopologicalSorter({task.name: task.after for task in tasks}).prepare()
+    except CycleError as e:
+        raise ValueError(f"tasks wait for each other: {' → '.join(e.args[1])}") from e
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]

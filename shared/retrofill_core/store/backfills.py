@@ -1,0 +1,214 @@
+"""Backfills, their requests and their commands as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, bindparam, exists, func, insert, select, update
+
+from retrofill_core.domain.backfill import ACTIVE, MACHINE, BackfillState, OnRunFailure
+from retrofill_core.domain.run import GOING, RunState
+from retrofill_core.store.arrays import one_of
+from retrofill_core.store.budgets import may_be_used_up
+from retrofill_core.store.failures import failed_since_resume, has_failed
+from retrofill_core.store.reviews import APPROVED, WAITS, staged_and
+from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.tables import backfill, backfill_command, backfill_request, run, run_cancel
+from retrofill_core.store.transition import transition
+
+# Without the parts of the range, which never change and may be many.
+COLUMNS = [column for column in backfill.c if column.name != "covers_parts"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The recorded reply to a request or command."""
+
+    answer_type: str
+    answer: dict[str, Any]
+    body_hash: str | None = None
+
+
+_OUTCOMES = select(backfill_request).where(one_of(backfill_request.c.id, "ids"))
+
+
+def outcomes(conn: Connection, ids: Collection[str]) -> dict[str, Outcome]:
+    """Recorded outcomes of requests, by backfill id."""
+    rows = conn.execute(_OUTCOMES, {"ids": list(ids)}).mappings()
+    return {row["id"]: Outcome(row["answer_type"], row["answer"], row["body_hash"]) for row in rows}
+
+
+def record_outcome(conn: Connection, id: str, outcome: Outcome) -> None:
+    """Record the reply to a request. Raises ``IntegrityError`` if the request has an outcome."""
+    conn.execute(
+        insert(backfill_request).values(
+            id=id, body_hash=outcome.body_hash, answer_type=outcome.answer_type, answer=outcome.answer
+        )
+    )
+
+
+def command_outcome(conn: Connection, backfill_id: str, ce_id: str) -> Outcome | None:
+    """The recorded reply to a command, or ``None``."""
+    t = backfill_command
+    row = conn.execute(
+        select(t.c.answer_type, t.c.answer).where(t.c.backfill_id == backfill_id, t.c.ce_id == ce_id)
+    ).first()
+    return None if row is None else Outcome(row.answer_type, row.answer)
+
+
+def record_command(conn: Connection, backfill_id: str, ce_id: str, outcome: Outcome) -> None:
+    conn.execute(
+        insert(backfill_command).values(
+            backfill_id=backfill_id, ce_id=ce_id, answer_type=outcome.answer_type, answer=outcome.answer
+        )
+    )
+
+
+# By whether to wait for the lock.
+_LOCK = {
+    wait: select(*COLUMNS).where(backfill.c.id == bindparam("id")).with_for_update(key_share=True, skip_locked=not wait)
+    for wait in (False, True)
+}
+
+
+def lock(conn: Connection, id: str, *, wait: bool) -> RowMapping | None:
+    """The backfill's row, locked; ``None`` if it does not exist or, without ``wait``, is locked."""
+    return conn.execute(_LOCK[wait], {"id": id}).mappings().first()
+
+
+_ANY_RUN_CANCEL = exists().where(run_cancel.c.backfill_id == backfill.c.id)
+_LOCK_FREE = (
+    select(
+        *(column for column in COLUMNS if column.name != "definition"),
+        _ANY_RUN_CANCEL.label("has_run_cancels"),
+    )
+    .where(one_of(backfill.c.id, "ids"))
+    .order_by(backfill.c.id)
+    .with_for_update(key_share=True, skip_locked=True)
+)
+
+
+def lock_free(conn: Connection, ids: Collection[str]) -> dict[str, RowMapping]:
+    """Backfills by id, locked in id order. Locked ones are skipped.
+
+    Rows omit the definition, which never changes and may be large. ``has_run_cancels``: whether
+    users asked to cancel some of its runs.
+    """
+    return {row["id"]: row for row in conn.execute(_LOCK_FREE, {"ids": sorted(ids)}).mappings()}
+
+
+_ACTIVE = (
+    select(backfill.c.id, backfill.c.pipeline_no, backfill.c.state, backfill.c.budget_core_hours)
+    .where(backfill.c.shard == bindparam("shard"), in_state(backfill, *ACTIVE))
+    .order_by(backfill.c.id)
+)
+_STILL_ACTIVE = select(backfill.c.id).where(one_of(backfill.c.id, "ids"), in_state(backfill, *ACTIVE))
+
+
+def active_of_shard(conn: Connection, shard: int) -> list[str]:
+    """Ids of a shard's active backfills, in order."""
+    return [each.id for each in active(conn, shard)]
+
+
+@dataclass(frozen=True)
+class Active:
+    """An active backfill, without a lock."""
+
+    id: str
+    pipeline_no: int
+    state: str
+    budget_core_hours: float | None
+
+
+def active(conn: Connection, shard: int) -> list[Active]:
+    """A shard's active backfills, by id."""
+    return [Active(*row) for row in conn.execute(_ACTIVE, {"shard": shard})]
+
+
+def still_active(conn: Connection, ids: Collection[str]) -> list[str]:
+    """The active ones among ``ids``, read without a lock."""
+    return list(conn.execute(_STILL_ACTIVE, {"ids": list(ids)}).scalars())
+
+
+def move(conn: Connection, id: str, to: str, from_state: str, values: Mapping[str, Any] | None = None) -> bool:
+    """Move the backfill from ``from_state`` to ``to``; false if it was in another state."""
+    return bool(transition(conn, MACHINE, backfill, to, [{"id": id}], from_states=[from_state], values=values or {}))
+
+
+def change(conn: Connection, id: str, values: Mapping[str, Any]) -> None:
+    """Set columns of a backfill that is locked, other than its state."""
+    conn.execute(update(backfill).where(backfill.c.id == id).values({**values}))
+
+
+_MINE = run.c.backfill_id == backfill.c.id
+_QUEUED = exists().where(_MINE, in_state(run, RunState.QUEUED))
+_GOING = exists().where(_MINE, in_state(run, *GOING))
+_EXECUTES = exists().where(_MINE, in_state(run, RunState.STARTING, RunState.RUNNING))
+_HELD = staged_and(WAITS)
+_PUBLISHES = exists().where(_MINE, in_state(run, RunState.PUBLISHING)) | staged_and(APPROVED)
+# Something waits for a review, and the backfill does not already.
+_BEFORE_REVIEW = _HELD & in_state(backfill, BackfillState.RUNNING, BackfillState.PAUSED)
+_TO_BE_DECIDED = _STILL_ACTIVE.where(
+    ~(_QUEUED | _GOING)
+    | (_BEFORE_REVIEW & ~(_QUEUED | _EXECUTES | _PUBLISHES))
+    | ((backfill.c.on_run_failure != constant(OnRunFailure.CONTINUE)) & failed_since_resume())
+    | may_be_used_up()
+)
+_RUN_CANCELLED = (
+    select(run_cancel.c.run_id)
+    .join(run, run.c.id == run_cancel.c.run_id)
+    .where(run_cancel.c.backfill_id == backfill.c.id, in_state(run, RunState.CANCELLED))
+    .exists()
+)
+_PROGRESS = select(
+    _QUEUED,
+    _GOING,
+    _EXECUTES,
+    exists().where(_MINE, has_failed(run)),
+    _RUN_CANCELLED,
+    failed_since_resume(),
+    _HELD,
+    _PUBLISHES,
+).where(backfill.c.id == bindparam("id"))
+_COUNTS = (
+    select(run.c.state, func.count())
+    .where(run.c.backfill_id == bindparam("backfill"), run.c.superseded_by.is_(None))
+    .group_by(run.c.state)
+)
+
+
+def to_be_decided(conn: Connection, ids: Collection[str]) -> list[str]:
+    """Active backfills whose runs have all ended, that are to be reviewed, or that a failed run or a budget pauses
+    or cancels.
+
+    Takes no lock.
+
+    Every other one has an unfinished run, whose end triggers the next check.
+    """
+    return list(conn.execute(_TO_BE_DECIDED, {"ids": list(ids)}).scalars())
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Summary of a backfill's runs."""
+
+    any_unfinished: bool
+    any_open: bool  # neither accepted nor ended
+    any_failed: bool
+    any_run_cancelled: bool  # by a request for this run
+    failed_since_resume: bool
+    any_held: bool  # its output waits for a review
+    any_publishing: bool  # its output is published, or waits for a publisher
+
+
+def progress(conn: Connection, id: str) -> Progress:
+    """Progress of a locked backfill; each field is one probe of an index."""
+    queued, going, executes, *others = conn.execute(_PROGRESS, {"id": id}).one()
+    return Progress(queued or going, queued or executes, *others)
+
+
+def run_counts(conn: Connection, id: str) -> dict[str, int]:
+    """Number of runs by state, without superseded ones; states without runs are absent."""
+    return dict(conn.execute(_COUNTS, {"backfill": id}).all())

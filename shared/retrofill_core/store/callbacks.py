@@ -1,0 +1,258 @@
+"""Callback rows: claimed with a token and a lease, renewed, and recorded under the token."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    CTE,
+    BigInteger,
+    Connection,
+    Engine,
+    FromClause,
+    Integer,
+    Interval,
+    Select,
+    Text,
+    bindparam,
+    delete,
+    func,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
+
+from retrofill_core.domain.callback import MACHINE, CallbackState
+from retrofill_core.store.arrays import Arrays, none_of, one_of
+from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.tables import Moment, callback, webhook_off
+from retrofill_core.store.transition import FromNow, Plus, Values, transition
+
+S = CallbackState
+_c = callback.c
+_SHARD = bindparam("shard", type_=Integer)
+_NOT_SET_ASIDE = none_of(_c.deadline_id, "set_aside")
+_NOW = func.clock_timestamp(type_=Moment)
+# A subquery is computed once, so it can bound an index scan.
+_ONCE = select(_NOW).scalar_subquery()
+# NOTIFY channel; the payload is the shard with a callback that waits for another try.
+CHANNEL = "retrofill_callbacks"
+
+
+def _next_pipeline(table: FromClause) -> Select[str]:
+    c = table.c
+    return select(c.pipeline).where(c.shard == _SHARD, in_state(table, S.PENDING)).order_by(c.pipeline).limit(1)
+
+
+def _pipelines() -> CTE:
+    """Pipelines with pending callbacks in the shard: a loose index scan that ends with a null."""
+    names = select(_next_pipeline(callback).scalar_subquery().label("pipeline")).cte("pipelines", recursive=True)
+    other = callback.alias("other")
+    following = _next_pipeline(other).where(other.c.pipeline > names.c.pipeline).correlate(names)
+    return names.union_all(select(following.scalar_subquery()).where(names.c.pipeline.is_not(None)))
+
+
+_PIPELINES = _pipelines()
+_PENDING = (
+    select(_c.deadline_id, _c.pipeline, _c.next_try_at)
+    .where(_c.shard == _SHARD, in_state(callback, S.PENDING), _c.pipeline == _PIPELINES.c.pipeline, _NOT_SET_ASIDE)
+    .order_by(_c.next_try_at)
+)
+_OF_OTHERS = _PIPELINES.c.pipeline.is_not(None) & none_of(_PIPELINES.c.pipeline, "excluding")
+_FIRST = _PENDING.where(_c.next_try_at <= _ONCE).limit(bindparam("of_each", type_=Integer)).lateral("first")
+_DUE = (
+    select(_FIRST.c.deadline_id, _FIRST.c.pipeline, _FIRST.c.next_try_at.label("since"))
+    .select_from(_PIPELINES.join(_FIRST, true()))
+    .where(_OF_OTHERS)
+)
+_NEXT = _PENDING.limit(1).lateral("next")
+_NEXT_TRY = select(func.min(_NEXT.c.next_try_at)).select_from(_PIPELINES.join(_NEXT, true())).where(_OF_OTHERS)
+
+
+def due(
+    conn: Connection, shard: int, excluding: Collection[str], of_each: int, set_aside: Collection[int] = ()
+) -> Sequence[Values]:
+    """The shard's due callbacks, up to ``of_each`` per pipeline, except pipelines ``excluding``.
+
+    Rows with an id in ``set_aside`` are skipped, as in the functions below.
+    Each is ``deadline_id``, ``pipeline`` and ``since``. Finding a pipeline takes one index probe,
+    however many of its callbacks are due.
+    """
+    parameters = {
+        "shard": shard,
+        "excluding": list(excluding),
+        "of_each": of_each,
+        "set_aside": sorted(set_aside),
+    }
+    return [row._asdict() for row in conn.execute(_DUE, parameters)]
+
+
+def next_try(
+    conn: Connection, shard: int, excluding: Collection[str], set_aside: Collection[int] = ()
+) -> datetime | None:
+    """When the next callback of the shard is due, except those of the pipelines ``excluding``."""
+    parameters = {"shard": shard, "excluding": list(excluding), "set_aside": sorted(set_aside)}
+    moment: datetime | None = conn.execute(_NEXT_TRY, parameters).scalar()
+    return moment
+
+
+_LAPSES = (
+    select(_c.lease_until)
+    .where(_c.shard == _SHARD, in_state(callback, S.RUNNING), _NOT_SET_ASIDE)
+    .order_by(_c.lease_until)
+)
+_NEXT_LAPSE = select(_LAPSES.limit(1).scalar_subquery(), _NOW)
+
+
+def next_lapse(conn: Connection, shard: int, set_aside: Collection[int] = ()) -> tuple[datetime | None, datetime]:
+    """When the next lease ends, and the database's time."""
+    moment, now = conn.execute(_NEXT_LAPSE, {"shard": shard, "set_aside": sorted(set_aside)}).one()
+    return moment, now
+
+
+_CALL = (
+    *(_c.deadline_id, _c.name, _c.kind, _c.options, _c.pipeline, _c.attempts, _c.runners_lost),
+    *(_c.occasion, _c.backfill_id),
+)
+_LOCK_PENDING = (
+    select(*_CALL, _c.kwargs, _c.event, _c.collects, webhook_off.c.since.label("off_since"))
+    .join_from(callback, webhook_off, (webhook_off.c.url == _c.name) & (_c.kind == constant("webhook")), isouter=True)
+    .where(one_of(_c.deadline_id, "ids"), in_state(callback, S.PENDING))
+    .order_by(func.array_position(bindparam("ids", type_=ARRAY(BigInteger)), _c.deadline_id))
+    .with_for_update(key_share=True, skip_locked=True, of=callback)
+)
+
+
+def lock_pending(conn: Connection, ids: Sequence[int]) -> Sequence[Values]:
+    """The pending callbacks among ``ids``, locked, in the order of ``ids``.
+
+    Locked ones are skipped.
+
+    Each has everything a call needs; ``off_since`` is when its address was switched off.
+    """
+    return [row._asdict() for row in conn.execute(_LOCK_PENDING, {"ids": list(ids)})] if ids else []
+
+
+_LOCK_LAPSED = (
+    select(*_CALL, _c.token)
+    .where(_c.shard == _SHARD, in_state(callback, S.RUNNING), _c.lease_until <= _ONCE)
+    .where(none_of(_c.token, "excluding"), _NOT_SET_ASIDE)
+    .order_by(_c.deadline_id)
+    .with_for_update(key_share=True, skip_locked=True)
+)
+
+
+def lock_lapsed(
+    conn: Connection, shard: int, excluding: Collection[str], set_aside: Collection[int] = ()
+) -> Sequence[Values]:
+    """The shard's callbacks with an ended lease, locked, except the tokens ``excluding``.
+
+    The lock comes before the decision, so a lease renewed in between does not count as ended.
+    """
+    parameters = {"shard": shard, "excluding": list(excluding), "set_aside": sorted(set_aside)}
+    return [row._asdict() for row in conn.execute(_LOCK_LAPSED, parameters)]
+
+
+def claim(conn: Connection, rows: Sequence[Values], lease_seconds: float) -> set[int]:
+    """Claim callbacks (``deadline_id``, ``token``, ``attempts``); returns the claimed ids."""
+    values = {"lease_until": FromNow(timedelta(seconds=lease_seconds))}
+    return {row["deadline_id"] for row in transition(conn, MACHINE, callback, S.RUNNING, rows, values=values)}
+
+
+_RENEW = (
+    update(callback)
+    .where(_c.deadline_id == bindparam("id"), _c.token == bindparam("claim"), in_state(callback, S.RUNNING))
+    .values(lease_until=_NOW + bindparam("length", type_=Interval))
+)
+
+
+def renew(engine: Engine, deadline_id: int, token: str, lease_seconds: float) -> bool:
+    """Extend a lease in its own transaction; false if the token is no longer the claim's."""
+    parameters = {"id": deadline_id, "claim": token, "length": timedelta(seconds=lease_seconds)}
+    with engine.begin() as conn:
+        return conn.execute(_RENEW, parameters).rowcount == 1
+
+
+def succeed(conn: Connection, deadline_id: int, token: str) -> bool:
+    """Record a success; false if the token is no longer the claim's."""
+    return _leave(conn, S.SUCCEEDED, deadline_id, token, {"finished_at": FromNow()})
+
+
+def fail(conn: Connection, deadline_id: int, token: str, error: str, runners_lost: int) -> bool:
+    """Record a permanent failure; false if the token is no longer the claim's."""
+    values = {"finished_at": FromNow(), "last_error": error, "runners_lost": runners_lost}
+    return _leave(conn, S.FAILED, deadline_id, token, values)
+
+
+def try_again(
+    conn: Connection, deadline_id: int, token: str, error: str, after_seconds: float, runners_lost: int
+) -> bool:
+    """Record a failed try and when to retry; false if the token is no longer the claim's."""
+    values = {
+        "next_try_at": FromNow(timedelta(seconds=after_seconds)),
+        "last_error": error,
+        "runners_lost": runners_lost,
+    }
+    return _leave(conn, S.PENDING, deadline_id, token, values)
+
+
+def replay(conn: Connection, deadline_id: int) -> Values | None:
+    """Make a failed callback pending again, with all its tries; ``None`` if it is not ``failed``.
+
+    The last error stays until the next one. The row is marked as replayed: it is sent even to an
+    address that is switched off.
+    """
+    marked = Plus({"replayed": True})
+    values = {"attempts": 0, "runners_lost": 0, "next_try_at": FromNow(), "finished_at": None, "options": marked}
+    if not transition(
+        conn, MACHINE, callback, S.PENDING, [{"deadline_id": deadline_id}], from_states=[S.FAILED], values=values
+    ):
+        return None
+    found = conn.execute(select(callback).where(callback.c.deadline_id == deadline_id))
+    return dict(found.mappings().one())
+
+
+def state_of(conn: Connection, deadline_id: int) -> str | None:
+    """The callback's state, or ``None`` if it does not exist."""
+    return conn.execute(select(callback.c.state).where(callback.c.deadline_id == deadline_id)).scalar()
+
+
+def switch_off(conn: Connection, url: str, deadline_id: int) -> None:
+    """Send nothing more to ``url``, which replied 410 Gone to this deadline's callback."""
+    conn.execute(insert(webhook_off).values(url=url, deadline_id=deadline_id).on_conflict_do_nothing())
+
+
+def switch_on(conn: Connection, url: str) -> None:
+    conn.execute(delete(webhook_off).where(webhook_off.c.url == url))
+
+
+def _leave(conn: Connection, to: CallbackState, deadline_id: int, token: str, values: dict[str, Any]) -> bool:
+    row = {"deadline_id": deadline_id, "token": token}
+    values = {**values, "token": None, "lease_until": None}
+    return bool(transition(conn, MACHINE, callback, to, [row], guard=["token"], from_states=[S.RUNNING], values=values))
+
+
+_NEW = Arrays(
+    "given", deadline_id=BigInteger, name=Text, kind=Text, options=JSONB, kwargs=JSONB, event=JSONB, pipeline=Text
+)
+_NEW_COLUMNS = _NEW.c.keys()
+_INSERT = insert(callback).from_select(
+    [*_NEW_COLUMNS, "shard", "state"],
+    select(*_NEW.c, bindparam("given_shard", type_=Integer), constant(CallbackState.PENDING)),
+)
+
+
+def insert_all(conn: Connection, shard: int, rows: Sequence[Values]) -> None:
+    """Insert callbacks, pending.
+
+    ``rows`` have ``deadline_id``, ``name``, ``kind``, ``options``, ``kwargs``, ``event`` and
+    ``pipeline``. Raises ``IntegrityError`` if a deadline has a callback.
+    """
+    if not rows:
+        return
+    given = _NEW.values(**{name: [row[name] for row in rows] for name in _NEW_COLUMNS})
+    conn.execute(_INSERT, {**given, "given_shard": shard})

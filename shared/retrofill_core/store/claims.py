@@ -1,0 +1,315 @@
+"""What a claim reads: occupied slots, backfills that could use a free one, and the next runs.
+
+The statements read only live attempts and runs about to start, however many backfills wait for a
+slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+from zlib import crc32
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Integer,
+    RowMapping,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    exists,
+    func,
+    or_,
+    select,
+    text,
+    true,
+    union_all,
+)
+
+from retrofill.sdk.names import DEFAULT_POOL
+from retrofill_core.domain.backfill import BackfillState, OnRunFailure
+from retrofill_core.domain.run import RunState
+from retrofill_core.store.arrays import Arrays, none_of, one_of
+from retrofill_core.store.failures import failed_since_resume
+from retrofill_core.store.runs import due_to_publish
+from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.tables import attempt, backfill, pipeline, run
+
+
+@dataclass
+class Taken:
+    """Slots that live attempts of a pipeline hold: the pipeline's, and those of their backfills."""
+
+    pipeline_slots: set[int] = field(default_factory=set)
+    of_backfills: dict[str, set[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """A backfill with a run that may start now. It may be at its own limit.
+
+    ``since``: when its last attempt was claimed, or it was requested. ``suspects``: one of these runs is to be
+    retried alone.
+    """
+
+    id: str
+    pipeline_no: int
+    shard: int
+    max_active_runs: int
+    since: datetime
+    suspects: bool
+
+
+_LOCK_PIPELINES = (
+    select(pipeline.c.no, pipeline.c.max_active_runs, func.clock_timestamp().label("now"))
+    .where(one_of(pipeline.c.no, "numbers"))
+    .order_by(pipeline.c.no)
+    .with_for_update(key_share=True, skip_locked=True)
+)
+_TAKEN = select(attempt.c.pipeline_no, attempt.c.backfill_id, attempt.c.slot, attempt.c.pipeline_slot).where(
+    one_of(attempt.c.pipeline_no, "numbers"), attempt.c.pipeline_slot.is_not(None)
+)
+
+
+def lock_pipelines(conn: Connection, numbers: Collection[int]) -> tuple[dict[int, int], datetime | None]:
+    """``max_active_runs`` by pipeline number, the rows locked, and the time. Locked ones are skipped."""
+    rows = conn.execute(_LOCK_PIPELINES, {"numbers": sorted(numbers)}).all()
+    return {row.no: row.max_active_runs for row in rows}, max((row.now for row in rows), default=None)
+
+
+def taken_slots(conn: Connection, numbers: Collection[int]) -> dict[int, Taken]:
+    """Occupied slots by pipeline number. The caller holds the pipelines' locks."""
+    found = {no: Taken() for no in numbers}
+    for row in conn.execute(_TAKEN, {"numbers": sorted(numbers)}):
+        taken = found[row.pipeline_no]
+        taken.pipeline_slots.add(row.pipeline_slot)
+        taken.of_backfills.setdefault(row.backfill_id, set()).add(row.slot)
+    return found
+
+
+_MOST = Arrays("given", no=BigInteger, most=Integer)
+
+
+def claimants(
+    conn: Connection,
+    shard: int,
+    most: Mapping[int, int],
+    with_live_attempts: Collection[str],
+    unusable: Collection[str] = (),
+) -> dict[str, Claimant]:
+    """Backfills that could use a free slot, by id: ``with_live_attempts``, and some without any.
+
+    Of the latter, each pipeline gets up to ``most`` (by its number) of ``shard``, in the order they
+    were requested, and as many of lower and of higher shards, the nearest ones: enough to compare.
+    The ``unusable`` are not among these.
+    """
+    given = _MOST.values(no=most, most=most.values())
+    more = {"shard": shard, "with_live_attempts": sorted(with_live_attempts), "unusable": sorted(unusable)}
+    return {row[0]: Claimant(*row) for row in conn.execute(_CLAIMANTS, given | more)}
+
+
+def _claimants() -> CompoundSelect[Any]:
+    idle = _claimable().where(backfill.c.pipeline_no == _MOST.c.no, none_of(backfill.c.id, "unusable"), ~_live())
+    mine = (
+        idle.where(backfill.c.shard == bindparam("shard"))
+        .order_by(backfill.c.requested_at)
+        .limit(_MOST.c.most)
+        .lateral("mine")
+    )
+    others = idle.limit(_MOST.c.most)
+    shard = backfill.c.shard
+    lower = others.where(shard < bindparam("shard")).order_by(shard.desc()).lateral("lower")
+    higher = others.where(shard > bindparam("shard")).order_by(shard).lateral("higher")
+    return union_all(
+        *(select(each).select_from(_MOST.table).join(each, true()) for each in (mine, lower, higher)),
+        _claimable().where(one_of(backfill.c.id, "with_live_attempts")),
+    )
+
+
+def _defined(key: str) -> ColumnElement[str]:
+    """A field of the backfill's definition."""
+    return backfill.c.definition.op("->>", return_type=Text())(constant(key))
+
+
+_SUSPECT = and_(in_state(run, RunState.QUEUED), run.c.lost_at.is_not(None))
+_NO_SUSPECT = and_(in_state(run, RunState.QUEUED), run.c.lost_at.is_(None))
+# Only the warm drivers of a pool share a server, on which one suspect at a time is retried.
+_SUSPECTS_MAY_START = or_(
+    _defined("executor") != constant("pool"),
+    ~exists().where(
+        # Definitions of earlier releases name no pool.
+        attempt.c.suspect_server == func.coalesce(_defined("pool"), constant(DEFAULT_POOL)),
+        attempt.c.slot.is_not(None),
+    ),
+)
+
+
+_LAST_CLAIM = (
+    select(attempt.c.claimed_at)
+    .where(attempt.c.backfill_id == backfill.c.id)
+    .order_by(attempt.c.id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+
+
+def _claimable() -> Select[Any]:
+    """Running backfills with a queued run that may start now and that no failure blocks."""
+    b = backfill.c
+    others, suspects = _has(_NO_SUSPECT), and_(_has(_SUSPECT), _SUSPECTS_MAY_START)
+    since = func.greatest(b.requested_at, _LAST_CLAIM).label("since")
+    return select(b.id, b.pipeline_no, b.shard, b.max_active_runs, since, suspects.label("suspects")).where(
+        in_state(backfill, BackfillState.RUNNING),
+        or_(others, suspects),
+        or_(b.on_run_failure == constant(OnRunFailure.CONTINUE), ~failed_since_resume()),
+    )
+
+
+def _has(queued: ColumnElement[bool]) -> ColumnElement[bool]:
+    """The backfill has such a run.
+
+    Not EXISTS: for that, Postgres may read the queued runs of all backfills at once, even if only one is wanted.
+    """
+    return select(run.c.id).where(run.c.backfill_id == backfill.c.id, queued).limit(1).scalar_subquery().is_not(None)
+
+
+def _live() -> ColumnElement[bool]:
+    return exists().where(attempt.c.backfill_id == backfill.c.id, attempt.c.slot.is_not(None))
+
+
+_CLAIMANTS = _claimants()
+_WANTED = Arrays("wanted", number="no", backfill_id=Text, count=Integer)
+_NEXT = (
+    select(run)
+    .where(run.c.backfill_id == _WANTED.c.backfill_id, _NO_SUSPECT)
+    .order_by(run.c.position)
+    .limit(_WANTED.c.count)
+    .lateral("next_run")
+)
+_LAST = (
+    select(func.max(run.c.position).label("last_queued"))
+    .where(run.c.backfill_id == _WANTED.c.backfill_id, _NO_SUSPECT)
+    .lateral("last_run")
+)
+_NEXT_QUEUED = (
+    select(_NEXT, _LAST.c.last_queued)
+    .select_from(_WANTED.table)
+    .join(_LAST, true())
+    .join(_NEXT, true())
+    .order_by(_WANTED.c.no, _NEXT.c.position)
+)
+
+
+def next_queued(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
+    """The next queued runs by backfill, in start order, at most as many as ``wanted`` of each.
+
+    Without suspects. ``last_queued``: the position of the backfill's last one.
+    """
+    given = _WANTED.values(backfill_id=wanted, count=wanted.values())
+    return _by_backfill(conn, _NEXT_QUEUED, given)
+
+
+def _by_backfill(conn: Connection, statement: Select[Any], given: Mapping[str, Any]) -> dict[str, list[RowMapping]]:
+    found: dict[str, list[RowMapping]] = {}
+    for row in conn.execute(statement, given).mappings():
+        found.setdefault(row["backfill_id"], []).append(row)
+    return found
+
+
+# First key of the advisory locks of servers on which a suspect starts.
+SUSPECTS_LOCK = 0x52465355
+_LOCK_SUSPECTS = text("SELECT pg_try_advisory_xact_lock(:space, :no)")
+_NEXT_SUSPECT = (
+    select(run)
+    .where(run.c.backfill_id == _WANTED.c.backfill_id, _SUSPECT)
+    .order_by(run.c.lost_at, run.c.position)
+    .limit(_WANTED.c.count)
+    .lateral("next_suspect")
+)
+_NEXT_SUSPECTS = (
+    select(_NEXT_SUSPECT)
+    .select_from(_WANTED.table.join(backfill, backfill.c.id == _WANTED.c.backfill_id).join(_NEXT_SUSPECT, true()))
+    .where(_SUSPECTS_MAY_START)
+    .order_by(_NEXT_SUSPECT.c.lost_at, _NEXT_SUSPECT.c.position)
+)
+_SHARDS_SUSPECTS = select(backfill.c.pipeline_no).where(
+    backfill.c.shard == bindparam("shard"),
+    in_state(backfill, BackfillState.RUNNING),
+    exists().where(run.c.backfill_id == backfill.c.id, _SUSPECT),
+)
+
+
+def lock_suspects(conn: Connection, pool: str) -> bool:
+    """Whether no other transaction is about to start a suspect on the server of ``pool``.
+
+    Instead of waiting for that transaction at the unique index.
+    """
+    given = {"space": SUSPECTS_LOCK, "no": crc32(pool.encode()) - 2**31}
+    return bool(conn.execute(_LOCK_SUSPECTS, given).scalar_one())
+
+
+def next_suspects(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
+    """The suspects that may start now by backfill, oldest loss first, like ``next_queued``.
+
+    The first backfill has the oldest loss. Call it after ``lock_suspects``, which makes what it
+    reads of the pool's server stay true.
+    """
+    given = _WANTED.values(backfill_id=wanted, count=wanted.values())
+    return _by_backfill(conn, _NEXT_SUSPECTS, given)
+
+
+def pipelines_with_suspects(conn: Connection, shard: int) -> set[int]:
+    """Numbers of the pipelines that have queued suspects in a shard."""
+    return set(conn.execute(_SHARDS_SUSPECTS, {"shard": shard}).scalars())
+
+
+_TO_PUBLISH = Arrays("to_publish", number="no", backfill_id=Text, count=Integer, below=Integer)
+_FIRST = func.min(run.c.position)
+# Only once their attempt is over: until then, its own driver publishes them, and more of its runs may be accepted.
+_ACCEPTED = (
+    select(run.c.accepted_attempt, _FIRST.label("first"))
+    .where(
+        run.c.backfill_id == _TO_PUBLISH.c.backfill_id,
+        in_state(run, RunState.STAGED),
+        run.c.review < _TO_PUBLISH.c.below,
+        due_to_publish(),
+        ~exists().where(attempt.c.id == run.c.accepted_attempt, attempt.c.slot.is_not(None)),
+    )
+    .group_by(run.c.accepted_attempt)
+    .order_by(_FIRST)
+    .limit(_TO_PUBLISH.c.count)
+    .correlate(_TO_PUBLISH.table)
+    .lateral("accepted")
+)
+_STAGED = (
+    select(run, attempt.c.code.label("accepted_code"))
+    .select_from(_TO_PUBLISH.table.join(_ACCEPTED, true()))
+    .join(
+        run,
+        and_(run.c.backfill_id == _TO_PUBLISH.c.backfill_id, run.c.accepted_attempt == _ACCEPTED.c.accepted_attempt),
+    )
+    .outerjoin(attempt, attempt.c.id == run.c.accepted_attempt)
+    .where(in_state(run, RunState.STAGED), run.c.review < _TO_PUBLISH.c.below, due_to_publish())
+    .order_by(_TO_PUBLISH.c.no, _ACCEPTED.c.first, run.c.position)
+)
+
+
+def staged(conn: Connection, wanted: Mapping[str, tuple[int, int]]) -> dict[str, list[list[RowMapping]]]:
+    """Accepted runs that may have a publisher now by backfill, those of one accepted attempt together.
+
+    ``wanted``: of how many attempts of each backfill at most, the first ones, and below which review
+    (``reviews.publishes_below``). ``accepted_code``: where the code of the attempt is that staged their output
+    (``CodeLocation``).
+    """
+    counts, below = zip(*wanted.values(), strict=True)
+    given = _TO_PUBLISH.values(backfill_id=wanted, count=counts, below=below)
+    found = _by_backfill(conn, _STAGED, given)
+    return {id: [list(rows) for _, rows in groupby(runs, itemgetter("accepted_attempt"))] for id, runs in found.items()}

@@ -1,0 +1,155 @@
+"""What planning reads, for the planner and for dry runs, and how a plan is inserted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Integer, Text, func, insert, literal, select, text
+from sqlalchemy.dialects.postgresql import TSTZMULTIRANGE, Range
+from sqlalchemy.dialects.postgresql.ranges import MultiRange
+
+from retrofill_core.domain.backfill import ACTIVE, BackfillState
+from retrofill_core.domain.planning import Active, History, Intervals, Plan
+from retrofill_core.domain.run import RunState
+from retrofill_core.store import overlaps
+from retrofill_core.store.arrays import CHUNK, Arrays
+from retrofill_core.store.tables import Moment, backfill, backfill_interval, run
+
+# First key of our advisory locks; the second is the pipeline's number.
+PLANNING_LOCK = 0x52464C
+
+
+def lock_pipelines(conn: Connection, numbers: Sequence[int]) -> None:
+    """Take the planning locks of pipelines until the transaction ends, in numerical order."""
+    for no in sorted(set(numbers)):
+        conn.execute(text("SELECT pg_advisory_xact_lock(:space, :no)"), {"space": PLANNING_LOCK, "no": no})
+
+
+_COVERED = func.coalesce(
+    backfill.c.covers_parts, func.tstzmultirange(backfill.c.covers, type_=TSTZMULTIRANGE()), type_=TSTZMULTIRANGE()
+)
+_PARTS = Arrays("part", first=Moment, last=Moment)
+
+
+def overlapping(conn: Connection, pipeline_no: int, intervals: Intervals) -> list[Active]:
+    """Active backfills with one of ``intervals``, in the order of their requests."""
+    found = conn.execute(
+        select(backfill.c.id, backfill.c.state, backfill.c.covers)
+        .where(
+            backfill.c.pipeline_no == pipeline_no,
+            backfill.c.state.in_(ACTIVE),
+            _COVERED.op("&&")(literal(_multirange(intervals), TSTZMULTIRANGE())),
+        )
+        .order_by(backfill.c.requested_at)
+    )
+    return [Active(row.id, row.state, row.covers.lower, row.covers.upper) for row in found]
+
+
+def history(conn: Connection, pipeline_no: int, intervals: Intervals) -> History:
+    """Active backfills with one of ``intervals``, and the runs that decide on reprocessing."""
+    near = overlaps.overlaps(run, pipeline_no, _PARTS.c.first, _PARTS.c.last)
+    parts = _PARTS.values(first=(first for first, _ in intervals.parts), last=(last for _, last in intervals.parts))
+    statement = overlaps.finished().select_from(_PARTS.table.join(run, near))
+    return History(overlapping(conn, pipeline_no, intervals), overlaps.read(conn, statement, parts))
+
+
+def _multirange(intervals: Intervals) -> MultiRange[datetime]:
+    return MultiRange(Range(first, last) for first, last in intervals.parts)
+
+
+def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> dict[str, Any]:
+    """Insert a backfill and return its row; ``values`` are the columns not in the plan."""
+    row = {
+        **values,
+        "state": BackfillState.RUNNING,
+        "covers": Range(made.intervals.start, made.intervals.end),
+        "covers_parts": _multirange(made.intervals) if len(made.intervals.parts) > 1 else None,
+        "runs": made.runs,
+    }
+    conn.execute(insert(backfill).values(row))
+    return row
+
+
+def insert_runs(
+    conn: Connection,
+    backfill_id: str,
+    pipeline_no: int,
+    made: Plan,
+    now: datetime,
+    *,
+    backwards: bool,
+    undoes: str | None = None,
+) -> None:
+    """Insert all runs and intervals of a plan, ``CHUNK`` intervals per statement.
+
+    ``undoes``: the backfill whose runs they undo.
+
+    Neither this process nor the server holds more than a chunk at once, and the transaction is
+    never idle for long.
+    """
+    positions = _positions(made, backwards=backwards)
+    for first in range(0, len(made.skipped), CHUNK):
+        _insert_chunk(conn, backfill_id, pipeline_no, made, now, slice(first, first + CHUNK), positions, undoes)
+
+
+_UNDONE = run.alias("undone")
+_INTERVALS = Arrays("given", interval_start=Moment, interval_end=Moment, position=Integer, reason=Text)
+
+
+def _insert_chunk(
+    conn: Connection,
+    backfill_id: str,
+    pipeline_no: int,
+    made: Plan,
+    now: datetime,
+    chunk: slice,
+    positions: Iterator[int],
+    undoes: str | None,
+) -> None:
+    given = _INTERVALS
+    wanted = select(
+        literal(backfill_id),
+        literal(pipeline_no, BigInteger),
+        given.c.interval_start,
+        given.c.interval_end,
+        given.c.position,
+        literal(str(RunState.QUEUED)),
+        literal(now, Moment),
+    ).where(given.c.position.is_not(None))
+    names = ["backfill_id", "pipeline_no", "interval_start", "interval_end", "position", "state", "queued_at"]
+    if undoes is not None:
+        undone = (_UNDONE.c.backfill_id == undoes) & (_UNDONE.c.interval_start == given.c.interval_start)
+        # By the index of succeeded runs of an interval.
+        undone &= (_UNDONE.c.pipeline_no == pipeline_no) & (_UNDONE.c.state == str(RunState.SUCCEEDED))
+        wanted = wanted.add_columns(_UNDONE.c.id, _UNDONE.c.outputs)
+        wanted = wanted.select_from(given.table.join(_UNDONE, undone & _UNDONE.c.superseded_by.is_(None)))
+        names += ["restores", "outputs"]
+    inserted = (
+        insert(run)
+        .from_select(names, wanted.order_by(given.c.position))
+        .returning(run.c.id, run.c.interval_start)
+        .cte("inserted")
+    )
+    intervals = select(
+        literal(backfill_id), given.c.interval_start, given.c.interval_end, inserted.c.id, given.c.reason
+    ).select_from(given.table.outerjoin(inserted, inserted.c.interval_start == given.c.interval_start))
+    names = ["backfill_id", "interval_start", "interval_end", "run_id", "reason"]
+    conn.execute(insert(backfill_interval).from_select(names, intervals), _values(made, chunk, positions))
+
+
+def _values(made: Plan, chunk: slice, positions: Iterator[int]) -> dict[str, list[Any]]:
+    """The intervals of a chunk; each has a start position or the reason it is skipped."""
+    reasons = made.skipped[chunk]
+    return _INTERVALS.values(
+        interval_start=made.intervals.starts[chunk],
+        interval_end=made.intervals.ends[chunk],
+        position=(next(positions) if reason is None else None for reason in reasons),
+        reason=reasons,
+    )
+
+
+def _positions(made: Plan, *, backwards: bool) -> Iterator[int]:
+    """Start positions of the runs, in interval order."""
+    return iter(range(made.runs - 1, -1, -1) if backwards else range(made.runs))

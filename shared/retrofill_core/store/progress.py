@@ -1,0 +1,192 @@
+"""Progress of backfills: counts, what their attempts took and cost, and what was announced.
+
+Each function sends one statement, or a few, however many backfills it is asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Integer, RowMapping, Text, bindparam, func, insert, select, true, update
+
+from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill_core.domain.backfill import ACTIVE, BackfillState
+from retrofill_core.domain.estimate import Estimate, Live, Measured, Took, of_backfill
+from retrofill_core.domain.run import MACHINE, RunState
+from retrofill_core.domain.undo import is_undo
+from retrofill_core.store.arrays import Arrays, one_of
+from retrofill_core.store.durations import NO_UNDO, last_ended
+from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.tables import attempt, backfill, backfill_progress, run
+from retrofill_core.store.transition import Values
+
+# Attempts of a pipeline that are read: enough to tell how its backfills go now.
+RECENT = 60
+COSTS = ("core_seconds", "shuffle_bytes", "rows_read", "rows_written")
+
+_ANNOUNCED = (
+    select(
+        *(backfill.c[name] for name in ("id", "pipeline", "pipeline_no", "state", "runs", "resumed_at")),
+        *(backfill.c[name] for name in ("budget_failed_runs", "budget_core_hours", "budget_until")),
+        backfill_progress.c.sequence,
+        backfill_progress.c.runs.label("announced"),
+    )
+    .select_from(backfill.outerjoin(backfill_progress, backfill_progress.c.backfill_id == backfill.c.id))
+    .where(one_of(backfill.c.id, "ids"), in_state(backfill, *ACTIVE))
+)
+_COUNTS = (
+    select(run.c.backfill_id, run.c.state, func.count().label("number"))
+    .where(one_of(run.c.backfill_id, "ids"), run.c.superseded_by.is_(None))
+    .group_by(run.c.backfill_id, run.c.state)
+)
+
+
+def announced(conn: Connection, ids: Collection[str]) -> list[RowMapping]:
+    """The active ones among ``ids``, with the last ``sequence`` and counts ``announced``, if any."""
+    return list(conn.execute(_ANNOUNCED, {"ids": sorted(ids)}).mappings())
+
+
+def counts(conn: Connection, ids: Collection[str]) -> dict[str, dict[str, int]]:
+    """Number of runs by state, by backfill; states without runs are absent."""
+    found: dict[str, dict[str, int]] = {id: {} for id in ids}
+    for row in conn.execute(_COUNTS, {"ids": sorted(ids)}):
+        found[row.backfill_id][row.state] = row.number
+    return found
+
+
+_OF = Arrays("of", no=BigInteger)
+_TOOK = ("backfill_id", "mode", "runs", "outcome", "began_at", "ended_at", "code")
+_LAST = last_ended(_OF, RECENT, *(attempt.c[name] for name in _TOOK), which=true())
+_RECENT = select(_OF.c.no, _LAST).select_from(_OF.table).join(_LAST, true())
+_LIVE = select(attempt.c.backfill_id, attempt.c.runs, attempt.c.began_at).where(
+    one_of(attempt.c.backfill_id, "ids"), attempt.c.slot.is_not(None)
+)
+
+
+def measured(conn: Connection, backfills: Mapping[str, int], now: datetime) -> dict[str, Measured]:
+    """What attempts took as of ``now``, for each of ``backfills`` (pipeline numbers by id)."""
+    recent: dict[int, list[tuple[str, Took]]] = {}
+    # Attempts that undo others say nothing about the pipeline's.
+    undoing = set[str]()
+    read, ranges = dict.fromkeys(backfills.values(), 0), set[int]()
+    for row in conn.execute(_RECENT, _OF.values(no=sorted(set(backfills.values())))):
+        read[row.no] += 1
+        if row.mode == AttemptMode.RANGE:
+            ranges.add(row.no)
+        # Of others, the duration is not that of their runs.
+        if row.began_at is not None and row.outcome == AttemptOutcome.DONE:
+            took = Took(row.runs, _seconds(now, row.began_at), _seconds(now, row.ended_at))
+            recent.setdefault(row.no, []).append((row.backfill_id, took))
+            if is_undo(row.code):
+                undoing.add(row.backfill_id)
+    live: dict[str, list[Live]] = {}
+    for row in conn.execute(_LIVE, {"ids": sorted(backfills)}) if backfills else ():
+        age = 0.0 if row.began_at is None else _seconds(now, row.began_at)
+        live.setdefault(row.backfill_id, []).append(Live(row.runs, age))
+    return {
+        id: Measured(
+            own=[took for of, took in recent.get(no, ()) if of == id],
+            pipeline=[took for of, took in recent.get(no, ()) if of not in undoing],
+            live=live.get(id, []),
+            all_of_it=read[no] < RECENT,
+            ranges=no in ranges,
+        )
+        for id, no in backfills.items()
+    }
+
+
+def estimates(
+    conn: Connection, rows: Sequence[RowMapping], by_state: Mapping[str, Mapping[str, int]], now: datetime
+) -> dict[str, Estimate]:
+    """When these backfills (their rows) probably end; absent: nothing is known, or it starts no runs."""
+    running = [row for row in rows if row["state"] == BackfillState.RUNNING]
+    found = measured(conn, {row["id"]: row["pipeline_no"] for row in running}, now) if running else {}
+    made = {row["id"]: _estimate(row, by_state[row["id"]], found[row["id"]], now) for row in running}
+    return {id: each for id, each in made.items() if each is not None}
+
+
+def _estimate(row: RowMapping, by_state: Mapping[str, int], of_it: Measured, now: datetime) -> Estimate | None:
+    ended = sum(number for state, number in by_state.items() if state in MACHINE.terminal)
+    resumed = None if row["resumed_at"] is None else _seconds(now, row["resumed_at"])
+    return of_backfill(of_it, by_state.get(RunState.QUEUED, 0), ended, row["runs"], resumed)
+
+
+def _seconds(now: datetime, moment: datetime) -> float:
+    return max(0.0, (now - moment).total_seconds())
+
+
+@dataclass(frozen=True)
+class History:
+    """The last attempts of a pipeline, the latest first; ``None``: Spark did not tell the cost.
+
+    ``ranges``: some processed a range.
+    """
+
+    took: list[Took]
+    core_seconds_per_run: float | None
+    ranges: bool
+
+
+_WITH_COST = (
+    select(*(attempt.c[name] for name in ("mode", "runs", "outcome", "began_at", "ended_at", "core_seconds")))
+    .where(
+        attempt.c.pipeline_no == bindparam("no"),
+        attempt.c.ended_at.is_not(None),
+        attempt.c.mode != constant(AttemptMode.PUBLISH),
+        NO_UNDO,
+    )
+    .order_by(attempt.c.ended_at.desc())
+    .limit(RECENT)
+)
+
+
+def history(conn: Connection, pipeline_no: int, now: datetime) -> History:
+    """What the last attempts of a pipeline that came to their end took and cost."""
+    rows = [row for row in conn.execute(_WITH_COST, {"no": pipeline_no}) if row.outcome == AttemptOutcome.DONE]
+    took = [Took(row.runs, _seconds(now, row.began_at), _seconds(now, row.ended_at)) for row in rows if row.began_at]
+    priced = [row for row in rows if row.core_seconds is not None]
+    per_run = sum(row.core_seconds for row in priced) / sum(row.runs for row in priced) if priced else None
+    return History(took, per_run, any(row.mode == AttemptMode.RANGE for row in rows))
+
+
+_COST = (
+    select(attempt.c.backfill_id, *(func.sum(attempt.c[name]).label(name) for name in COSTS))
+    .where(one_of(attempt.c.backfill_id, "ids"), attempt.c.core_seconds.is_not(None))
+    .group_by(attempt.c.backfill_id)
+)
+
+
+def costs(conn: Connection, ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """What Spark used for the attempts of each backfill of which it told."""
+    rows = conn.execute(_COST, {"ids": sorted(ids)})
+    return {row.backfill_id: {name: _number(row._mapping[name]) for name in COSTS} for row in rows}
+
+
+def _number(value: Any) -> float | int | None:
+    """A sum of integers is a decimal."""
+    return value if value is None or isinstance(value, float) else int(value)
+
+
+_GIVEN = Arrays("given", backfill_id=Text, sequence=Integer, runs=backfill_progress.c.runs.type)
+_INSERT = insert(backfill_progress).from_select(["backfill_id", "sequence", "runs"], select(*_GIVEN.c))
+_UPDATE = (
+    update(backfill_progress)
+    .where(backfill_progress.c.backfill_id == _GIVEN.c.backfill_id)
+    .values(sequence=_GIVEN.c.sequence, runs=_GIVEN.c.runs)
+)
+
+
+def put(conn: Connection, new: Sequence[Values]) -> None:
+    """Record what is announced: ``backfill_id``, ``sequence`` and ``runs`` by state of each.
+
+    Two statements if some are announced for the first time.
+    """
+    for statement, rows in (
+        (_INSERT, [row for row in new if row["sequence"] == 1]),
+        (_UPDATE, [row for row in new if row["sequence"] > 1]),
+    ):
+        if rows:
+            conn.execute(statement, _GIVEN.values(**{name: [row[name] for row in rows] for name in rows[0]}))

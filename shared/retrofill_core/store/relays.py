@@ -1,0 +1,28 @@
+"""State of all services' relays in Postgres."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from retrofill_core.contract.topics import SERVICES
+from retrofill_core.store.tables import SERVICE_TABLES
+
+
+@dataclass(frozen=True)
+class RelayRow:
+    """A relay's epoch and the number of its last batch."""
+
+    epoch: int
+    batch: int
+
+
+def relays(conn: Connection) -> dict[str, RelayRow]:
+    """Relays by service name."""
+    found = {}
+    for name, service in SERVICES.items():
+        relay = SERVICE_TABLES[service.package].relay
+        row = conn.execute(select(relay.c.epoch, relay.c.batch)).one()
+        found[name] = RelayRow(row.epoch, row.batch)
+    return found

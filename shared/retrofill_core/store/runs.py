@@ -1,0 +1,124 @@
+"""Run rows: locks, the runs of attempts, publication.
+
+Every state changes through ``transition``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    RowMapping,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    update,
+)
+
+from retrofill_core.domain.backfill import ACTIVE
+from retrofill_core.domain.run import GOING, LIVE, MACHINE, RunState
+from retrofill_core.store.arrays import Arrays, one_of
+from retrofill_core.store.reviews import APPROVED, staged_and
+from retrofill_core.store.states import in_state
+from retrofill_core.store.tables import backfill, run
+from retrofill_core.store.transition import Values, transition
+
+SLOT_CHANNEL = "retrofill_slot"
+_LOCK = select(run).where(one_of(run.c.id, "ids")).order_by(run.c.id).with_for_update(key_share=True)
+_LOCK_ALL = (
+    select(run)
+    .where(or_(one_of(run.c.id, "ids"), one_of(run.c.attempt_id, "attempts") & in_state(run, *LIVE)))
+    .order_by(run.c.id)
+    .with_for_update(key_share=True)
+)
+
+
+def lock(conn: Connection, ids: Collection[int], *, live_of: Collection[int] = ()) -> dict[int, RowMapping]:
+    """Runs by id, locked in id order: ``ids``, and the live ones of the attempts ``live_of``."""
+    if live_of:
+        rows = conn.execute(_LOCK_ALL, {"ids": sorted(ids), "attempts": sorted(live_of)})
+    else:
+        rows = conn.execute(_LOCK, {"ids": sorted(ids)})
+    return {row["id"]: row for row in rows.mappings()}
+
+
+def move(
+    conn: Connection,
+    to: str,
+    rows: Sequence[Values],
+    values: Mapping[str, Any],
+    from_states: Sequence[str] | None = None,
+    *,
+    guard: Sequence[str] = ("attempt_id",),
+) -> int:
+    """Move runs (``id``, those of ``guard`` and columns to set), guarded; how many landed."""
+    return len(transition(conn, MACHINE, run, to, rows, guard=guard, from_states=from_states, values=values))
+
+
+_TIMED_OUT = Arrays("over", id=BigInteger, error=run.c.error.type)
+_MARK = update(run).where(run.c.id == _TIMED_OUT.c.id, in_state(run, RunState.RUNNING)).values(error=_TIMED_OUT.c.error)
+
+
+def mark_timed_out(conn: Connection, errors: Mapping[int, Mapping[str, Any]]) -> None:
+    """Mark locked running runs as timed out: they fail with these errors once their attempt has ended."""
+    conn.execute(_MARK, _TIMED_OUT.values(id=errors, error=errors.values()))
+
+
+_QUEUED = (
+    select(run)
+    .where(run.c.backfill_id == bindparam("backfill"), in_state(run, RunState.QUEUED))
+    .order_by(run.c.position)
+    .limit(bindparam("most", type_=Integer))
+)
+_HELD = (
+    select(run)
+    .where(
+        run.c.backfill_id == bindparam("backfill"),
+        in_state(run, RunState.STAGED),
+        run.c.review >= bindparam("approvals", type_=Integer),
+    )
+    .order_by(run.c.position)
+    .limit(bindparam("most", type_=Integer))
+)
+
+
+def queued(conn: Connection, backfill_id: str, most: int) -> Sequence[RowMapping]:
+    """The first queued runs of a backfill, suspects included."""
+    return conn.execute(_QUEUED, {"backfill": backfill_id, "most": most}).mappings().all()
+
+
+def held(conn: Connection, backfill_id: str, approvals: int, most: int) -> Sequence[RowMapping]:
+    """The first runs of a backfill whose output waits for another review than the first ``approvals``."""
+    given = {"backfill": backfill_id, "approvals": approvals, "most": most}
+    return conn.execute(_HELD, given).mappings().all()
+
+
+def due_to_publish() -> ColumnElement[bool]:
+    """Whether a staged run may have a publisher now: it does not pause after one that could not publish it."""
+    return or_(run.c.publish_after.is_(None), run.c.publish_after <= func.clock_timestamp())
+
+
+_TO_PUBLISH = select(backfill.c.id).where(
+    backfill.c.shard == bindparam("shard"),
+    in_state(backfill, *ACTIVE),
+    staged_and(and_(APPROVED, due_to_publish())),
+)
+
+
+def backfills_to_publish(conn: Connection, shard: int) -> list[str]:
+    """Active backfills of a shard that have runs to publish without a publisher."""
+    return list(conn.execute(_TO_PUBLISH, {"shard": shard}).scalars())
+
+
+def count_unfinished(conn: Connection) -> dict[str, float]:
+    """Number of unfinished runs by state, from small partial indexes."""
+    queued = conn.execute(select(func.count()).where(in_state(run, RunState.QUEUED))).scalar_one()
+    rows = conn.execute(select(run.c.state, func.count()).where(in_state(run, *GOING)).group_by(run.c.state)).all()
+    return {str(RunState.QUEUED): queued, **{str(state): 0 for state in GOING}, **{row[0]: row[1] for row in rows}}

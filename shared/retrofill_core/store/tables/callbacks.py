@@ -1,0 +1,107 @@
+"""Tables of callbacks, of the failed runs that they are about, and of webhooks that are off."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    Table,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from retrofill_core.domain.callback import ENDED, MACHINE
+from retrofill_core.store.tables.backfills import backfill
+from retrofill_core.store.tables.base import Moment, ended_exactly_when_terminal, known_state, lock_only, metadata
+from retrofill_core.store.tables.runs import run
+
+callback = Table(
+    "callback",
+    metadata,
+    # The callback's id. One callback per deadline (invariant 10): it has its deadline's id. Those of
+    # runs and backfills draw theirs from the same sequence.
+    Column("deadline_id", BigInteger, primary_key=True),
+    Column("shard", Integer, nullable=False),
+    # The function's name, the webhook's address or the topic.
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False, server_default=text("'function'")),
+    # Keys: secret (name of a webhook's secrets), body, routing_key, at_most_once, replayed.
+    Column("options", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("kwargs", JSONB, nullable=False),
+    # The event it is called with. Empty while it collects failures.
+    Column("event", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    # Runners serve the pipelines of a shard in turn.
+    Column("pipeline", Text, nullable=False, server_default=text("''")),
+    Column("state", Text, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    # Calls during which the runner died.
+    Column("runners_lost", Integer, nullable=False, server_default=text("0")),
+    # The claim of one runner (invariant 11): the result is recorded under the token.
+    Column("token", Text),
+    Column("lease_until", Moment),
+    Column("next_try_at", Moment, nullable=False, server_default=func.clock_timestamp()),
+    Column("last_error", Text),
+    Column("finished_at", Moment),
+    # Null for a callback of a deadline: the backfill, what it is called for, and its place in that
+    # list of the pipeline.
+    Column("backfill_id", Text, ForeignKey(backfill.c.id)),
+    Column("occasion", Text),
+    Column("place", Integer),
+    # Whether further failed runs may join it, until it is first called.
+    Column("collects", Boolean, nullable=False, server_default=text("false")),
+    lock_only(),
+    known_state(MACHINE),
+    ended_exactly_when_terminal(MACHINE, "finished_at", ENDED),
+    CheckConstraint("(state = 'running') = (token IS NOT NULL)", name="token_while_running"),
+    CheckConstraint("(token IS NULL) = (lease_until IS NULL)", name="lease_with_token"),
+    CheckConstraint("(backfill_id IS NULL) = (occasion IS NULL)", name="occasion_of_a_backfill"),
+    CheckConstraint("(backfill_id IS NULL) = (place IS NULL)", name="place_in_a_list"),
+    CheckConstraint("NOT collects OR state = 'pending'", name="collects_until_called"),
+    # A backfill ends once: one callback for each place of the list.
+    Index(
+        "callback_of_end_key", "backfill_id", "place", unique=True, postgresql_where=text("occasion <> 'run_failed'")
+    ),
+    # Those of a backfill, for purges, and the one that its failures join.
+    Index(
+        "callback_of_backfill_idx",
+        "backfill_id",
+        "collects",
+        "place",
+        postgresql_where=text("backfill_id IS NOT NULL"),
+    ),
+    Index(
+        "callback_pending_of_pipeline_idx",
+        "shard",
+        "pipeline",
+        "next_try_at",
+        postgresql_where=text("state = 'pending'"),
+    ),
+    Index("callback_running_idx", "shard", "lease_until", postgresql_where=text("state = 'running'")),
+)
+
+# The failed runs that a callback is about. The key is the promise: each failed run is in one
+# callback for each place of its pipeline's list.
+callback_run = Table(
+    "callback_run",
+    metadata,
+    Column("run_id", BigInteger, ForeignKey(run.c.id), primary_key=True),
+    Column("place", Integer, primary_key=True),
+    Column("callback_id", BigInteger, ForeignKey(callback.c.deadline_id), nullable=False),
+    Index("callback_run_callback_idx", "callback_id", "run_id"),
+)
+
+# Webhooks that replied 410 Gone: nothing is sent there until a replay succeeds.
+webhook_off = Table(
+    "webhook_off",
+    metadata,
+    Column("url", Text, primary_key=True),
+    Column("since", Moment, nullable=False, server_default=func.clock_timestamp()),
+    Column("deadline_id", BigInteger, nullable=False),
+)

@@ -1,0 +1,1 @@
+"""Archives of user code, packed environments, and the store of both."""

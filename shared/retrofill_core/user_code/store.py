@@ -1,0 +1,78 @@
+"""The code store: archives ``<sha256>.zip``, and other files by name, in a directory or at an fsspec address."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from pathlib import Path
+from typing import Protocol
+
+from retrofill.user_code.importing import CodeUnavailable as CodeUnavailable
+from retrofill_core.user_code.archive import Archive
+
+ADVICE_TO_APPLY = "set RETROFILL_CODE_STORE to a directory or address that the drivers share, or apply with --in-place"
+ADVICE_TO_PACK = "set RETROFILL_CODE_STORE to a directory or address that the run-starters share"
+ADVICE_TO_RESTORE = (
+    "restore it, or check that the run-starter's RETROFILL_CODE_STORE is where the pipeline was applied to, then run the "
+    "failed runs again"
+)
+
+
+class CodeStoreFails(Exception):
+    """The archive cannot be stored. The message is one line and says what to do."""
+
+
+class Missing(CodeUnavailable):
+    """There is no such file in the store."""
+
+
+class CannotUnpackHere(CodeUnavailable):
+    """This machine cannot store or unpack it. Another one may, and this one once it is repaired."""
+
+
+# What only writing fails with, which is done on this machine: no space, no quota, or a file system that is read-only.
+OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# What this machine's folders and limits may be to blame for, and what is unpacked never is.
+OF_THIS_FOLDER = (*OF_THIS_MACHINE, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def not_copied(error: Exception) -> type[CodeUnavailable]:
+    """The kind of an error that a copy from a store to this machine failed with."""
+    here = isinstance(error, OSError) and error.errno in OF_THIS_MACHINE
+    return CannotUnpackHere if here else CodeUnavailable
+
+
+class CodeStore(Protocol):
+    """Readers see an archive or file completely or not at all."""
+
+    def put(self, archive: Archive) -> None:
+        """Store an archive durably.
+
+        An existing one is only replaced if it is corrupt. Raises ``CodeStoreFails``.
+        """
+
+    def get(self, sha256: str) -> bytes:
+        """The archive's content, verified against its hash. Raises ``CodeUnavailable``."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file with this name. Raises ``CodeStoreFails``."""
+
+    def send(self, name: str, file: Path) -> None:
+        """Store a copy of a file of any size, in place of one with this name. Raises ``CodeStoreFails``."""
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Copy a file to ``target``, not verified.
+
+        Raises ``CodeUnavailable``: ``Missing`` if there is none, ``CannotUnpackHere`` if it cannot be written.
+        """
+
+
+def verified(content: bytes, sha256: str, place: object) -> bytes:
+    """The content that was read from ``place``. Raises ``CodeUnavailable`` if its hash is another one."""
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise CodeUnavailable(
+            f"{place} has the hash {found}: it was damaged or changed; restore it, or apply the same code again, which "
+            "replaces it, then run the failed runs again"
+        )
+    return content

@@ -1,0 +1,1 @@
+"""What people and programs use: the client, the commands, administration, the embedded stack."""

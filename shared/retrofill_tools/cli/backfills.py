@@ -1,0 +1,340 @@
+"""``retrofill backfill``: request, watch, change, end, compare, retry and undo backfills."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy import RowMapping
+
+from retrofill.errors import Interrupted, UserError, WrongUsage
+from retrofill.sdk.names import MAX_BATCH
+from retrofill_core.contract.backfills import (
+    BackfillCancelRequested,
+    BackfillChanged,
+    BackfillChangeRequested,
+    BackfillCommandRejected,
+    BackfillDiscardRequested,
+    BackfillPauseRequested,
+    BackfillPlanned,
+    BackfillPublishRequested,
+    BackfillRejected,
+    BackfillResumeRequested,
+    RunRetryRequested,
+    RunsRetried,
+)
+from retrofill_core.contract.base import Message
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.backfill import BackfillState, OnRunFailure
+from retrofill_core.settings import Settings
+from retrofill_tools.cli import estimating, pools
+from retrofill_tools.cli.arguments import BUDGET, BackfillOptions, read_budget, takes_backfill_options
+from retrofill_tools.cli.comparing import compare
+from retrofill_tools.cli.completion import backfill_ids
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
+from retrofill_tools.cli.output import counts, moment, print_json, print_table, print_text
+from retrofill_tools.cli.previewing import print_plan
+from retrofill_tools.cli.showing import print_backfill
+from retrofill_tools.cli.undoing import preview_undo, undo_request
+from retrofill_tools.cli.watching import Progress, watch
+from retrofill_tools.client import listed
+from retrofill_tools.client import read as reads
+from retrofill_tools.client.again import requested_again
+from retrofill_tools.client.ask import ask
+from retrofill_tools.client.backfill_facts import describe, existing
+from retrofill_tools.client.connect import load_settings, reading
+from retrofill_tools.client.previewing import Refusal, look_ahead
+from retrofill_tools.client.who import local_user
+
+# That of a UUID, as the ids of requests without one are.
+LONGEST_KEPT_ID = 36
+group = typer.Typer(name="backfill", help="Create, watch, change and cancel backfills.", no_args_is_help=True)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id.", autocompletion=backfill_ids)]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Show progress until the backfill ends; exit status 1 unless it succeeds.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group)
+
+
+@group.command()
+@takes_backfill_options
+def create(
+    options: BackfillOptions, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False
+) -> None:
+    """Request a backfill and wait for the reply."""
+    request, settings = options.request(), load_settings()
+    key = options.id or str(uuid.uuid4())
+    answer = ask(settings, Topic.BACKFILL_REQUESTS, key, request, timeout)
+    _finish(settings, key, answer, watching=watch, as_json=as_json)
+
+
+@group.command("dry-run")
+@takes_backfill_options
+def dry_run(options: BackfillOptions, as_json: AsJson = False) -> None:
+    """Show the runs that a request would create now. Publishes and writes nothing."""
+    request, settings = options.request(), load_settings()
+    with reading(settings) as conn:
+        found = look_ahead(conn, settings, request)
+    if as_json:
+        print_json(found.as_json())
+    if isinstance(found, Refusal):
+        raise UserError(found.rejection.message)
+    if not as_json:
+        pools.warn([] if found.pool_wait is None else [found.pool_wait])
+        print_plan(found)
+        print_text(estimating.line(found.expected))
+
+
+@group.command("list")
+def list_(
+    pipeline: PipelineFilter = None,
+    state: Annotated[list[BackfillState] | None, typer.Option(help="Only backfills in this state; repeatable.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List backfills, newest first."""
+    with reading(load_settings()) as conn:
+        rows = reads.backfills(conn, pipeline, state or [], limit)
+        found = listed.backfills(conn, rows) if as_json else []
+    if as_json:
+        return print_json(found)
+    return print_table(
+        ["id", "pipeline", "state", "ended", "range (its time zone)"],
+        [
+            [
+                row["id"],
+                row["pipeline"],
+                row["state"],
+                f"{row['ended_runs']}/{row['runs']}",
+                _range(row),
+            ]
+            for row in rows
+        ],
+        empty="no backfills",
+        # Ids are copied; very long ones would leave no room for the rest.
+        keep=["state", "ended", *(["id"] if all(len(row["id"]) <= LONGEST_KEPT_ID for row in rows) else [])],
+    )
+
+
+def _range(row: RowMapping) -> str:
+    """The range in the pipeline's time zone, where days start at midnight."""
+    zone = row["definition"]["timezone"]
+    return f"{moment(row['covers'].lower, zone)} – {moment(row['covers'].upper, zone)}"
+
+
+@group.command()
+def show(
+    id: Id,
+    failures: Annotated[int, typer.Option(min=0, max=10_000, help="Show at most this many failed runs.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show one backfill: counts, speed, failed runs with their errors, skipped intervals."""
+    with reading(load_settings()) as conn:
+        facts = describe(conn, existing(conn, id), failures)
+    if as_json:
+        return print_json(facts)
+    return print_backfill(facts)
+
+
+@group.command("watch")
+def watch_(id: Id, as_json: AsJson = False) -> None:
+    """Show progress until the backfill ends; exit status 1 unless it succeeded."""
+    progress = _watch(load_settings(), id, as_json)
+    if as_json:
+        print_json(_progress_as_json(progress))
+    _check_end(progress)
+
+
+@group.command()
+def pause(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+    """Start no new runs; runs in progress finish."""
+    _command(id, BackfillPauseRequested(), watch, timeout, as_json)
+
+
+@group.command()
+def resume(
+    id: Id,
+    budget: Annotated[str | None, BUDGET] = None,
+    watch: Watch = False,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Resume a paused backfill; one whose budget is used up needs another one (--budget none: no limits)."""
+    request = BackfillResumeRequested(budget=None if budget is None else read_budget(budget))
+    _command(id, request, watch, timeout, as_json)
+
+
+@group.command("diff")
+def diff(
+    id: Id,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many outputs.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what a backfill in review has staged with what is published; largest changes first."""
+    compare(id, limit, as_json=as_json)
+
+
+@group.command()
+def publish(
+    id: Id,
+    force: Annotated[
+        bool, typer.Option("--force", help="Publish over what somebody has changed since it was compared, too.")
+    ] = False,
+    watch: Watch = False,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Publish what a backfill in review has staged. What somebody has changed since is reviewed again."""
+    _command(id, BackfillPublishRequested(force=force), watch, timeout, as_json)
+
+
+@group.command()
+def discard(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+    """Cancel a backfill in review: what it has staged is not published."""
+    _command(id, BackfillDiscardRequested(), watch, timeout, as_json)
+
+
+@group.command()
+def cancel(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+    """Cancel all runs that have not ended."""
+    _command(id, BackfillCancelRequested(), watch, timeout, as_json)
+
+
+@group.command()
+def change(
+    id: Id,
+    max_active_runs: Annotated[int | None, typer.Option(min=1, max=10_000, help="Maximum concurrent attempts.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, max=MAX_BATCH, help="Maximum runs of an attempt.")] = None,
+    on_run_failure: Annotated[
+        OnRunFailure | None, typer.Option(help="What to do after a run failed permanently from now on.")
+    ] = None,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Change an active backfill. Whatever is not given stays as it is."""
+    values = {"max_active_runs": max_active_runs, "batch_size": batch_size, "on_run_failure": on_run_failure}
+    if not any(values.values()):
+        raise WrongUsage("give what to change: --max-active-runs, --batch-size or --on-run-failure")
+    _command(id, BackfillChangeRequested.model_validate(values), False, timeout, as_json)
+
+
+@group.command()
+def retry(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+    """Retry all failed runs. Of an ended backfill, request its failed and cancelled ones again."""
+    settings = load_settings()
+    with reading(settings) as conn:
+        row = existing(conn, id)
+        again = None if row["ended_at"] is None else requested_again(conn, row, local_user())
+    if again is None:
+        return _command(id, RunRetryRequested(all_failed=True), watch, timeout, as_json)
+    if again.note is not None:
+        pools.warn([again.note])
+    return _command(str(uuid.uuid4()), again.request, watch, timeout, as_json)
+
+
+@group.command()
+def undo(
+    id: Id,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="DATE", help="First logical date to undo. Default: all.")
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="DATE", help="Last logical date, inclusive.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which intervals would be undone.")] = False,
+    review: Annotated[
+        bool, typer.Option("--review", help="Publish what is restored only after 'retrofill backfill publish ID'.")
+    ] = False,
+    new_id: Annotated[str | None, typer.Option("--id", help="The new backfill's id. Default: a new one.")] = None,
+    watch: Watch = False,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Restore what the runs of an ended backfill replaced, by a new backfill."""
+    request = undo_request(id, from_, to, review=review)
+    if dry_run:
+        return preview_undo(request, as_json=as_json)
+    if new_id is not None and not new_id.strip():
+        raise WrongUsage("--id is empty")
+    return _command(new_id or str(uuid.uuid4()), request, watch, timeout, as_json)
+
+
+def _command(id: str, request: Message, watching: bool, timeout: float, as_json: bool) -> None:
+    if not id.strip():
+        raise WrongUsage("the backfill's id is empty")
+    settings = load_settings()
+    answer = ask(settings, Topic.BACKFILL_REQUESTS, id, request, timeout)
+    _finish(settings, id, answer, watching=watching, as_json=as_json)
+
+
+def _finish(settings: Settings, id: str, answer: Message, *, watching: bool, as_json: bool) -> None:
+    """Show the reply, and watch if requested.
+
+    Raises ``UserError`` for a rejection and a bad end.
+    """
+    document = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+    refused = isinstance(answer, BackfillRejected | BackfillCommandRejected)
+    if as_json and (refused or not watching):
+        print_json(document)
+    if isinstance(answer, BackfillRejected | BackfillCommandRejected):
+        raise UserError(answer.message)
+    if not as_json:
+        print_text(_summary(answer, id))
+    if watching:
+        progress = _watch(settings, id, as_json)
+        if as_json:
+            print_json({**document, "backfill": _progress_as_json(progress)})
+        _check_end(progress, asked_to_cancel=answer.type in ("BackfillCancelling", "BackfillCancelled"))
+
+
+def _summary(answer: Message, id: str) -> str:
+    if isinstance(answer, BackfillPlanned):
+        first, end = moment(answer.range_start), moment(answer.range_end)
+        what = "" if answer.undoes is None else f", which undo backfill {answer.undoes}"
+        skipped = f"\n  skipped: {counts(answer.skipped)}" if answer.skipped else ""
+        if answer.recognized:
+            skipped += f" ({answer.recognized:,} of these done by runs of other intervals)"
+        if answer.partly_done:
+            skipped += (
+                f"\n  {answer.partly_done:,} of the runs have intervals that runs of other intervals have done in part"
+            )
+        return (
+            f"backfill {id}: {answer.runs:,} runs of {answer.pipeline}, {answer.max_active_runs:,} at once{what}\n"
+            f"  {first} – {end} (UTC){skipped}"
+        )
+    if isinstance(answer, RunsRetried):
+        return f"backfill {id}: retrying {answer.runs:,} {'run' if answer.runs == 1 else 'runs'}"
+    if isinstance(answer, BackfillChanged):
+        return (
+            f"backfill {id}: at most {answer.max_active_runs:,} attempts at once, of at most {answer.batch_size:,} "
+            f"{'run' if answer.batch_size == 1 else 'runs'} each; on a run's failure: {answer.on_run_failure}"
+        )
+    return f"backfill {id}: {answer.type.removeprefix('Backfill').lower()}"
+
+
+def _watch(settings: Settings, id: str, as_json: bool) -> Progress:
+    try:
+        return watch(settings, id, quiet=as_json)
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped watching; the backfill continues: retrofill backfill watch {id}") from None
+
+
+def _progress_as_json(progress: Progress) -> dict[str, Any]:
+    return {
+        "id": progress.id,
+        "pipeline": progress.pipeline,
+        "state": progress.state,
+        "runs": progress.runs,
+        "by_state": progress.by_state,
+    }
+
+
+def _check_end(progress: Progress, *, asked_to_cancel: bool = False) -> None:
+    """Raises ``UserError`` unless the backfill succeeded, or was cancelled as requested."""
+    if progress.state == BackfillState.SUCCEEDED or (asked_to_cancel and progress.state == BackfillState.CANCELLED):
+        return
+    hint = f": retrofill backfill show {progress.id}" if progress.state == BackfillState.FAILED else ""
+    raise UserError(f"backfill {progress.id} {progress.state} ({counts(progress.by_state)}){hint}")

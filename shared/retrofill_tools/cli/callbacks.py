@@ -1,0 +1,161 @@
+"""``retrofill callbacks``: list, show and replay callbacks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from retrofill.errors import UserError, WrongUsage
+from retrofill_core.contract.base import MAX_INT, Message
+from retrofill_core.contract.deadlines import CallbackReplayed, CallbackReplayRequested
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.callback import CallbackState
+from retrofill_core.settings import Settings
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
+from retrofill_tools.cli.output import print_facts, print_json, print_table, print_text
+from retrofill_tools.client import listed
+from retrofill_tools.client import read as reads
+from retrofill_tools.client.ask import ask
+from retrofill_tools.client.connect import load_settings, reading
+
+group = typer.Typer(name="callbacks", help="List, show and replay callbacks.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group)
+
+
+@group.command("list")
+def list_(
+    state: Annotated[CallbackState | None, typer.Option(help="Only callbacks in this state.")] = None,
+    pipeline: PipelineFilter = None,
+    backfill: Annotated[str | None, typer.Option(metavar="ID", help="Only this backfill.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List callbacks, newest first."""
+    with reading(load_settings()) as conn:
+        rows = reads.callbacks(conn, {"state": state, "pipeline": pipeline, "backfill_id": backfill}, limit)
+    if as_json:
+        return print_json(listed.callbacks(rows))
+    return print_table(
+        ["id", "callback", "pipeline", "called on", "state", "calls", "last error"],
+        [
+            [
+                str(row["deadline_id"]),
+                row["name"],
+                row["pipeline"],
+                _called_on(dict(row)),
+                row["state"],
+                row["attempts"],
+                " ".join((row["last_error"] or "").split())[:200],
+            ]
+            for row in rows
+        ],
+        empty="no callbacks",
+        keep=["id", "state", "calls"],
+    )
+
+
+@group.command()
+def show(
+    id: Annotated[
+        int, typer.Argument(metavar="ID", min=1, max=MAX_INT, help="The callback's id, which is its deadline's.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show one callback: its target, arguments and outcome."""
+    with reading(load_settings()) as conn:
+        row = reads.one_callback(conn, id)
+    if row is None:
+        raise UserError(f"there is no callback {id}: see 'retrofill callbacks list'")
+    if as_json:
+        more = ("options", "event", "lease_until", "switched_off_at")
+        return print_json({name: row[name] for name in (*listed.CALLBACK, *more)})
+    return _print_callback(dict(row))
+
+
+def _print_callback(row: Mapping[str, Any]) -> None:
+    waits = row["state"] == CallbackState.PENDING
+    print_facts(
+        {
+            "callback": str(row["deadline_id"]),
+            "called on": _called_on(row),
+            row["kind"]: row["name"],
+            "pipeline": row["pipeline"],
+            "backfill": row["backfill_id"],
+            "run": None if row["run_id"] is None else str(row["run_id"]),
+            "state": row["state"],
+            "calls": row["attempts"],
+            "runners lost": row["runners_lost"] or None,
+            "next call (UTC)": row["next_try_at"] if waits else None,
+            "ended (UTC)": row["finished_at"],
+            "at most once": "yes" if row["options"].get("at_most_once") else None,
+            "secret": row["options"].get("secret"),
+            "body": row["options"].get("body"),
+            "collects failures": "until the next call" if row["collects"] else None,
+            "switched off since (UTC)": row["switched_off_at"],
+            "last error": row["last_error"],
+            "kwargs": _as_text(row["kwargs"]),
+            "event": _as_text(row["event"]),
+        }
+    )
+
+
+def _called_on(row: Mapping[str, Any]) -> str:
+    return f"on_{row['occasion']}" if row["occasion"] else f"deadline {row['alert']}"
+
+
+def _as_text(value: Any) -> str | None:
+    return json.dumps(value, indent=2, ensure_ascii=False) if value else None
+
+
+@group.command()
+def replay(
+    ids: Annotated[
+        list[int] | None, typer.Argument(metavar="ID...", min=1, max=MAX_INT, help="Ids of callbacks.")
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Replay all failed callbacks.")] = False,
+    pipeline: PipelineFilter = None,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Call failed callbacks again, starting at their first try.
+
+    A callback that succeeded is never repeated.
+    """
+    if failed == bool(ids):
+        raise WrongUsage("give the ids of callbacks, or --failed for all failed callbacks")
+    if pipeline is not None and not failed:
+        raise WrongUsage("--pipeline requires --failed")
+    settings = load_settings()
+    chosen = ids or _failed(settings, pipeline)
+    answers = [_replay(settings, id, timeout, as_json) for id in chosen]
+    if as_json:
+        print_json([answer.model_dump(mode="json", exclude_none=True) for answer in answers])
+    elif not answers:
+        print_text("no callback has failed")
+    refused = [str(getattr(answer, "message", answer.type)) for answer in answers if not _is_replayed(answer)]
+    if refused:
+        more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""
+        raise UserError(refused[0] + more)
+
+
+def _failed(settings: Settings, pipeline: str | None) -> list[int]:
+    with reading(settings) as conn:
+        return reads.failed_callbacks(conn, pipeline)
+
+
+def _replay(settings: Settings, id: int, seconds: float, silent: bool) -> Message:
+    """Replay one, and print the result immediately: many more may follow."""
+    answer = ask(settings, Topic.CALLBACK_REQUESTS, str(id), CallbackReplayRequested(deadline_id=id), seconds)
+    if isinstance(answer, CallbackReplayed) and not silent:
+        print_text(f"callback {id}: {answer.callback} is called again")
+    return answer
+
+
+def _is_replayed(answer: Message) -> bool:
+    return isinstance(answer, CallbackReplayed)

@@ -1,0 +1,239 @@
+"""``retrofill pipelines``: apply, list and show pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from retrofill.errors import UserError, WrongUsage
+from retrofill.sdk.duration import written
+from retrofill.secrets.masking import masked_conf
+from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.batch_size import target_seconds
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_tools.cli.completion import pipeline_names
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
+from retrofill_tools.cli.output import cell, duration, print_facts, print_json, print_table, print_text
+from retrofill_tools.cli.pools import warn_of_unserved
+from retrofill_tools.cli.reading import packed, read_source
+from retrofill_tools.cli.shipping import ship
+from retrofill_tools.cli.targets import check_targets
+from retrofill_tools.client import listed
+from retrofill_tools.client import read as reads
+from retrofill_tools.client.ask import ask
+from retrofill_tools.client.backfill_facts import batch_size
+from retrofill_tools.client.connect import load_settings, reading
+from retrofill_tools.client.pipeline_facts import find_pipeline, pipeline_as_json
+
+# What a definition names by its content.
+HASHES = ("code", "environment")
+group = typer.Typer(name="pipelines", help="Apply, list and show pipelines.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group)
+
+
+@group.command()
+def apply(
+    source: Annotated[str, typer.Argument(metavar="FILE_OR_MODULE", help="Python file or module with pipelines.")],
+    name: Annotated[str | None, typer.Option("--name", help="Only the pipeline with this name.")] = None,
+    include: Annotated[
+        list[Path] | None, typer.Option(metavar="PATH", help="Ship this file or directory with the code; repeatable.")
+    ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Ship nothing; drivers import the code from its current path.")
+    ] = False,
+    requirements: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Requirements file of the packages that tasks and executors import; pex packs them."
+        ),
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Read it with this interpreter, which has the packages that it imports, as its drivers' has. Requirements "
+            "are packed for it.",
+        ),
+    ] = None,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Apply the pipelines of a Python file or module."""
+    settings = load_settings()
+    results = []
+    environment = None if requirements is None else packed(requirements, settings, python)
+    read = read_source(source, settings, python, environment)
+    definitions = chosen(read.definitions, name, source)
+    for definition in definitions:
+        check_targets(definition, settings)
+    if not in_place:
+        definitions = ship(settings, replace(read, definitions=definitions), include or [])
+    elif include:
+        raise WrongUsage("--include ships code and --in-place does not: use only one of them")
+    for definition in definitions:
+        code = definition.code.model_copy(update={"environment": environment})
+        message = PipelineApplied(pipeline=definition.model_copy(update={"code": code}))
+        answer = ask(settings, Topic.PIPELINES, definition.name, message, timeout)
+        hashes = {"code_sha256": code.sha256, "environment_sha256": environment and environment.sha256}
+        results.append({**_result(definition.name, answer), **hashes})
+    if as_json:
+        print_json({"pipelines": results})
+    refused = [result for result in results if not result["accepted"]]
+    accepted = {result["name"] for result in results if result["accepted"]}
+    warn_of_unserved(settings, [each.pool for each in definitions if each.name in accepted])
+    for result in results:
+        if result["accepted"] and not as_json:
+            named = [f"{kind} {sha256[:12]}" for kind in HASHES if (sha256 := result[f"{kind}_sha256"])]
+            what = f" ({', '.join(named)})" if named else ""
+            print_text(f"{result['name']}: {'applied' if result['changed'] else 'nothing changed'}{what}")
+            if result["schedule_before"] is not None:
+                print_text(_changed_schedule(result))
+    if refused:
+        raise UserError("; ".join(f"{result['name']}: {result['message']}" for result in refused))
+
+
+def chosen(found: Sequence[PipelineDefinition], name: str | None, source: str) -> list[PipelineDefinition]:
+    """All pipelines, or the one called ``name``. Raises ``UserError`` if there is none."""
+    picked = [definition for definition in found if name in (None, definition.name)]
+    if not picked:
+        there = ", ".join(definition.name for definition in found) or "none"
+        raise UserError(f"{source} has no pipeline {name!r}; it has: {there}" if name else f"{source} has no pipeline")
+    return picked
+
+
+def _result(name: str, answer: object) -> dict[str, Any]:
+    match answer:
+        case PipelineAccepted(changed=changed, schedule_before=schedule, timezone_before=timezone):
+            before = {"schedule_before": schedule, "timezone_before": timezone}
+            return {"name": name, "accepted": True, "changed": changed, **before}
+        case PipelineRejected(message=message):
+            return {"name": name, "accepted": False, "message": message}
+    raise UserError(f"{name}: unexpected reply: {getattr(answer, 'type', answer)}")
+
+
+def _changed_schedule(result: dict[str, Any]) -> str:
+    """What a changed schedule means for what is done."""
+    before = f"{result['schedule_before']} ({result['timezone_before']})"
+    return (
+        f"  its schedule was {before}: what that has processed counts where succeeded runs cover an interval whole; "
+        f"'retrofill backfill dry-run {result['name']} --from DATE --to DATE' shows it"
+    )
+
+
+@group.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the applied pipelines."""
+    with reading(load_settings()) as conn:
+        rows = reads.pipelines(conn)
+    if as_json:
+        return print_json(listed.pipelines(rows))
+    columns = ["name", "schedule", "time zone", "batch", "tasks", "active", "applied (UTC)"]
+    return print_table(
+        columns,
+        [
+            [
+                row["name"],
+                row["definition"]["schedule"],
+                row["definition"]["timezone"],
+                _batch(row["definition"]),
+                len(row["definition"]["tasks"]),
+                row["active_backfills"],
+                row["applied_at"],
+            ]
+            for row in rows
+        ],
+        empty="no pipelines yet: retrofill pipelines apply FILE",
+    )
+
+
+def _batch(definition: dict[str, Any]) -> str:
+    size, mode = batch_size(definition), definition.get("batch_mode", "each")
+    return str(size) if mode == "each" else f"{size}, {mode}"
+
+
+@group.command()
+def show(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of an applied pipeline.", autocompletion=pipeline_names)
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show one pipeline: its schedule, tasks, deadlines and code."""
+    with reading(load_settings()) as conn:
+        definition = find_pipeline(conn, name).definition
+        applied_at = reads.applied_at(conn, name)
+    if as_json:
+        return print_json(pipeline_as_json(definition, applied_at))
+    return _print_pipeline(definition, applied_at)
+
+
+def _size(definition: PipelineDefinition) -> int | str:
+    if definition.batch_target_seconds is None:
+        return definition.batch_size
+    return f"auto: attempts of about {duration(target_seconds(definition))}"
+
+
+def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
+    code = definition.code
+    print_facts(
+        {
+            "name": definition.name,
+            "schedule": f"{definition.schedule} ({definition.timezone})",
+            "start": definition.start,
+            "end": definition.end,
+            "max active runs": definition.max_active_runs,
+            "batch size": _size(definition),
+            "batch mode": definition.batch_mode,
+            "run timeout": None if definition.run_timeout_seconds is None else written(definition.run_timeout_seconds),
+            "executor": definition.executor,
+            "pool": definition.pool,
+            "code": f"{code.file or code.module}:{code.attribute}",
+            "archive": code.sha256 and code.sha256[:12],
+            "environment": code.environment and f"{code.environment.sha256[:12]} (Python {code.environment.python})",
+            "applied": applied_at,
+            "spark conf": ", ".join(f"{key}={value}" for key, value in masked_conf(definition.spark_conf).items())
+            or None,
+        }
+    )
+    print_text("")
+    print_table(
+        ["task", "kind", "after", "trigger rule", "retries", "timeout"],
+        [
+            [
+                t.name,
+                t.kind,
+                ", ".join(t.after) or None,
+                t.trigger_rule,
+                t.retries,
+                t.timeout_seconds and written(t.timeout_seconds),
+            ]
+            for t in definition.tasks
+        ],
+        empty="no tasks",
+    )
+    if definition.deadlines:
+        print_text("")
+        print_table(
+            ["deadline", "counts from", "seconds", "callback"],
+            [
+                [d.name, d.reference, cell(f"{d.interval_seconds:g}"), None if d.callback is None else d.callback.label]
+                for d in definition.deadlines
+            ],
+            empty="",
+        )
+    called = [(occasion, rule) for occasion, rules in definition.rules.items() for rule in rules]
+    if called:
+        print_text("")
+        print_table(
+            ["called on", "kind", "callback"],
+            [[f"on_{occasion}", rule.callback.kind, rule.callback.label] for occasion, rule in called],
+            empty="",
+        )

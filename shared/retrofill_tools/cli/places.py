@@ -1,0 +1,61 @@
+"""``retrofill places release``: lets other intervals publish to directories.
+
+Who a directory belongs to is written in it, so this needs the file system and no server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from retrofill.outputs.file_uri import path_in
+from retrofill.outputs.kept import number_of
+from retrofill.outputs.places import owned
+from retrofill.outputs.places import release as give_up
+from retrofill_tools.cli.options import AsJson
+from retrofill_tools.cli.output import print_json, print_text
+
+group = typer.Typer(name="places", help="Give up directories that belong to intervals.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group)
+
+
+@group.command()
+def release(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="Directories; those in them that belong to intervals count too."),
+    ],
+    staged: Annotated[
+        bool, typer.Option("--staged", help="Also drop output that is staged there and not published yet.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be given up.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let other intervals and pipelines publish to directories. What is published stays as it is."""
+    targets = (Path(path_in(path) or path).absolute() for path in paths)
+    found = [each for target in targets for each in owned(target, staged=staged)]
+    for each in () if dry_run else found:
+        give_up(each)
+    if as_json:
+        return print_json(
+            [
+                {
+                    "place": str(each.place),
+                    **asdict(each.owner),
+                    "run_id": number_of(each.run),
+                    "staged": bool(each.state),
+                }
+                for each in found
+            ]
+        )
+    for each in found:
+        print_text(f"{each.place} {'belongs' if dry_run else 'belonged'} to {each.whose}")
+    if not found:
+        print_text("nothing there belongs to an interval")
+    return None

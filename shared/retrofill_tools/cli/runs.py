@@ -1,0 +1,141 @@
+"""``retrofill runs``: list, show, retry and cancel single runs of a backfill, and read their logs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from retrofill.errors import UserError, WrongUsage
+from retrofill_core.contract.backfills import (
+    BackfillCommandRejected,
+    RunCancelAccepted,
+    RunCancelRequested,
+    RunRetryRequested,
+    RunsRetried,
+)
+from retrofill_core.contract.base import MAX_INT, Message
+from retrofill_core.contract.explain import explain
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.run import RunState
+from retrofill_tools.cli import run_logs, run_showing
+from retrofill_tools.cli.arguments import Dates, read_bound, read_dates
+from retrofill_tools.cli.completion import backfill_ids
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
+from retrofill_tools.cli.output import moment, print_json, print_table, print_text
+from retrofill_tools.client import listed
+from retrofill_tools.client import read as reads
+from retrofill_tools.client.ask import ask
+from retrofill_tools.client.backfill_facts import existing
+from retrofill_tools.client.connect import load_settings, reading
+
+group = typer.Typer(
+    name="runs", help="List, show, retry and cancel single runs, and read their logs.", no_args_is_help=True
+)
+
+Backfill = Annotated[str, typer.Argument(metavar="BACKFILL", help="The backfill's id.", autocompletion=backfill_ids)]
+
+
+def register(app: typer.Typer) -> None:
+    group.command()(run_showing.show)
+    group.command()(run_logs.logs)
+    app.add_typer(group)
+
+
+@group.command("list")
+def list_(
+    backfill: Backfill,
+    state: Annotated[list[RunState] | None, typer.Option(help="Only runs in this state; repeatable.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs of a backfill, in the order of their intervals."""
+    with reading(load_settings()) as conn:
+        row = existing(conn, backfill)
+        rows = reads.runs(conn, backfill, state or [], limit)
+    if as_json:
+        return print_json(listed.runs(rows))
+    zone = row["definition"].get("timezone", "UTC")
+    return print_table(
+        ["run", f"interval ({zone})", "state", "begun", "started (UTC)", "finished (UTC)"],
+        [
+            [
+                str(each["id"]),
+                moment(each["interval_start"], zone),
+                each["state"] if each["superseded_by"] is None else f"{each['state']}, retried",
+                each["attempt"],
+                each["started_at"],
+                each["finished_at"],
+            ]
+            for each in rows
+        ],
+        empty="no runs",
+        keep=["run", "state", "begun"],
+    )
+
+
+@group.command()
+def cancel(
+    backfill: Backfill,
+    interval: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DATE", help="A logical date; a day means all intervals that start on it. Repeatable."),
+    ] = None,
+    run: Annotated[
+        list[int] | None, typer.Option(metavar="ID", min=1, max=MAX_INT, help="The id of a run. Repeatable.")
+    ] = None,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel some runs: all that are named, or none. The backfill's other runs go on."""
+    if not backfill.strip():
+        raise WrongUsage("the backfill's id is empty")
+    if not (interval or run):
+        raise WrongUsage("name the runs: --interval DATE or --run ID ('retrofill runs list' shows them)")
+    request = _request(interval or [], run or [])
+    answer = _answer(backfill, request, timeout, as_json)
+    if isinstance(answer, RunCancelAccepted) and not as_json:
+        count = len(answer.run_ids)
+        print_text(f"backfill {backfill}: cancelling {count:,} {'run' if count == 1 else 'runs'}")
+
+
+@group.command()
+def retry(
+    backfill: Backfill,
+    dates: Dates = None,
+    all_failed: Annotated[bool, typer.Option("--all", help="Retry all failed runs.")] = False,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Run failed runs of an active backfill again: all that are named, or none."""
+    if not backfill.strip():
+        raise WrongUsage("the backfill's id is empty")
+    intervals = tuple(read_dates(dates))
+    if all_failed == bool(intervals):
+        raise WrongUsage("name the runs: either --dates DATE,… or --all ('retrofill runs list' shows them)")
+    try:
+        request = RunRetryRequested(all_failed=all_failed, intervals=intervals)
+    except ValidationError as e:
+        raise WrongUsage(explain(e)) from e
+    answer = _answer(backfill, request, timeout, as_json)
+    if isinstance(answer, RunsRetried) and not as_json:
+        print_text(f"backfill {backfill}: retrying {answer.runs:,} {'run' if answer.runs == 1 else 'runs'}")
+
+
+def _answer(backfill: str, request: Message, timeout: float, as_json: bool) -> Message:
+    """Ask for it. Prints the reply if ``as_json``; raises ``UserError`` for a rejection."""
+    answer = ask(load_settings(), Topic.BACKFILL_REQUESTS, backfill, request, timeout)
+    if as_json:
+        print_json(answer.model_dump(mode="json", exclude_none=True))
+    if isinstance(answer, BackfillCommandRejected):
+        raise UserError(answer.message)
+    return answer
+
+
+def _request(intervals: list[str], runs: list[int]) -> RunCancelRequested:
+    bounds = tuple(read_bound("--interval", each) for each in intervals)
+    try:
+        return RunCancelRequested(intervals=bounds, run_ids=tuple(runs))
+    except ValidationError as e:
+        raise WrongUsage(explain(e)) from e

@@ -1,0 +1,136 @@
+"""The request that runs again what an ended backfill left undone: with the same options, for those intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, select
+
+from retrofill.errors import UserError
+from retrofill_core.contract.backfills import MAX_DATES, BackfillRequested
+from retrofill_core.domain.alert import FINISH_BY
+from retrofill_core.domain.backfill import Publish, ReprocessBehavior
+from retrofill_core.domain.planning import Intervals
+from retrofill_core.store import budgets
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.retries import not_done
+from retrofill_core.store.tables import deadline
+from retrofill_tools.client import read as reads
+
+
+def _column(name: str) -> Callable[[RowMapping], Any]:
+    return lambda row: row[name]
+
+
+def _behavior(row: RowMapping) -> ReprocessBehavior:
+    """What was to replace an earlier success still is: the runs that are named have no later one."""
+    completed = row["reprocess_behavior"] == ReprocessBehavior.COMPLETED
+    return ReprocessBehavior.COMPLETED if completed else ReprocessBehavior.FAILED
+
+
+# Option of a request → what the ended backfill has for it, which changes and resumes have kept up to date.
+COPIED: Mapping[str, Callable[[RowMapping], Any]] = {
+    "pipeline": _column("pipeline"),
+    "max_active_runs": _column("max_active_runs"),
+    "batch_size": _column("batch_size"),
+    "run_backwards": _column("run_backwards"),
+    "on_run_failure": _column("on_run_failure"),
+    "conf": _column("conf"),
+    "latest_code": _column("code_follows"),
+    "publish": lambda row: Publish.REVIEW if row["review"] else Publish.AT_ONCE,
+    # The whole one again: it counts from the new request.
+    "budget": budgets.of_row,
+    "reprocess_behavior": _behavior,
+}
+# Option → the column of the backfill's deadline that it became.
+OF_DEADLINE = {"finish_by": "due_at", "finish_by_callback": "callback"}
+# All others, and why they are not copied.
+NOT_COPIED = {
+    "type": "the same for all requests",
+    "version": "the same for all requests",
+    "in_reply_to": "no request is a reply",
+    "id": "of the ended backfill only",
+    "from_": "the intervals are named one by one",
+    "to": "the intervals are named one by one",
+    "intervals": "only those that are not done",
+    "interval_ends": "of the intervals",
+    "triggered_by": "who asks now",
+}
+
+
+@dataclass(frozen=True)
+class Again:
+    """``without``: moments by which the ended backfill had to be done, and that are past."""
+
+    request: BackfillRequested
+    without: Mapping[str, datetime]
+
+    @property
+    def note(self) -> str | None:
+        """For people, what is not as it was."""
+        past = [f"{name} {moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" for name, moment in self.without.items()]
+        return f"requested again without {' and '.join(past)}, which is past" if past else None
+
+
+def requested_again(conn: Connection, row: RowMapping, user: str | None) -> Again:
+    """A request by ``user`` for the intervals of an ended backfill whose runs failed or were cancelled.
+
+    Those that succeeded in another backfill since are left out, as are moments that are past. Raises ``UserError`` if
+    there are no intervals, or too many for a request.
+    """
+    left = _not_done(conn, row)
+    given = {name: of(row) for name, of in COPIED.items()} | _finish_by(conn, row["id"])
+    options, without = _without_past(given, database_now(conn))
+    intervals = {"intervals": tuple(left.starts), "interval_ends": tuple(left.ends)}
+    return Again(BackfillRequested(**options, **intervals, triggered_by=user), without)
+
+
+def _finish_by(conn: Connection, id: str) -> dict[str, Any]:
+    """The options that became a deadline of the backfill."""
+    of_backfill = (deadline.c.backfill_id == id) & (deadline.c.alert == FINISH_BY) & deadline.c.run_id.is_(None)
+    columns = [deadline.c[column].label(name) for name, column in OF_DEADLINE.items()]
+    found = conn.execute(select(*columns).where(of_backfill)).mappings().first()
+    return dict(found or {})
+
+
+def _without_past(given: Mapping[str, Any], now: datetime) -> tuple[dict[str, Any], dict[str, datetime]]:
+    """The options without moments that are past, which would be rejected, and those moments by name."""
+    options, without = dict(given), {}
+    if (at := options.get("finish_by")) is not None and at <= now:
+        without["finish_by"] = at
+        options = {name: value for name, value in options.items() if name not in OF_DEADLINE}
+    budget = options["budget"]
+    if budget is not None and budget.until is not None and budget.until <= now:
+        without["budget.until"] = budget.until
+        left = budget.model_copy(update={"until": None})
+        options["budget"] = left if left != type(budget)() else None
+    return options, without
+
+
+def _not_done(conn: Connection, row: RowMapping) -> Intervals:
+    """The intervals. Raises ``UserError`` as ``requested_again`` does."""
+    id = row["id"]
+    if row["undoes"] is not None:
+        raise UserError(
+            f"backfill {id} is an undo: request it again with 'retrofill backfill undo {row['undoes']}', which leaves out "
+            "what is undone"
+        )
+    left = not_done(conn, id)
+    dates = left.starts
+    if not dates and reads.purged(conn, row):
+        raise UserError(f"backfill {id} was purged: request its range again with 'retrofill backfill create'")
+    if not dates:
+        raise UserError(
+            f"nothing to retry: backfill {id} {row['state']}, and the intervals of all its runs have succeeded, in it or "
+            "in another backfill since"
+        )
+    if len(dates) > MAX_DATES:
+        first, last = (each.isoformat() for each in (row["covers"].lower, row["covers"].upper))
+        raise UserError(
+            f"backfill {id} has more than {MAX_DATES:,} failed or cancelled runs, too many for one request: request "
+            f"parts of its range from {first} to {last} with 'retrofill backfill create --reprocess failed'"
+        )
+    return left

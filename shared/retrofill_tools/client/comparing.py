@@ -1,0 +1,177 @@
+"""What a backfill in review would change: its staged output beside the published one, interval by interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection, RowMapping, select
+
+from retrofill.driver.session import connect_apart
+from retrofill.driver.versions import set_all
+from retrofill.errors import UserError
+from retrofill.outputs.kept import key_of
+from retrofill.outputs.publication import own_folder
+from retrofill.outputs.summary import Summary, of_folder, of_table
+from retrofill.outputs.tables.iceberg_target import use_current_state
+from retrofill.protocol.interval import Interval
+from retrofill.protocol.table_output import TableOutput
+from retrofill.secrets.masking import masked_remote
+from retrofill.spark.loss import line_of
+from retrofill_core.domain.run import RunState
+from retrofill_core.pools import pools_of, settings_of
+from retrofill_core.settings import Settings
+from retrofill_core.store import reviews
+from retrofill_core.store.states import in_state
+from retrofill_core.store.tables import run
+
+RETRIES: dict[str, Any] = {"max_retries": 3, "initial_backoff": 200, "max_backoff": 1000, "jitter": 0}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One output of a run. ``before``: what is published; ``None`` if nothing is.
+
+    ``changed``: somebody has changed that since the run was staged or approved, so only another review or a forced
+    publication replaces it.
+    """
+
+    run_id: int
+    start: datetime
+    end: datetime
+    output: str
+    after: Summary
+    before: Summary | None
+    changed: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many rows more there would be."""
+        return (self.after.rows or 0) - ((self.before and self.before.rows) or 0)
+
+    @property
+    def columns(self) -> list[str]:
+        """Those with other figures, and those that only one side has."""
+        before = {} if self.before is None else self.before.columns
+        names = dict.fromkeys([*self.after.columns, *before])
+        return [name for name in names if self.after.columns.get(name) != before.get(name)]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run_id": self.run_id,
+            "interval_start": self.start,
+            "interval_end": self.end,
+            "output": self.output,
+            "row_change": self.rows,
+            "changed_columns": self.columns,
+            "changed_by_others": self.changed,
+            "staged": asdict(self.after),
+            "published": None if self.before is None else asdict(self.before),
+        }
+
+
+def staged_runs(conn: Connection, row: RowMapping) -> Sequence[RowMapping]:
+    """The runs of a backfill that wait for its review. Raises ``UserError`` if there are none."""
+    approvals = reviews.approvals_of(row)
+    if approvals is None:
+        raise UserError(
+            f"backfill {row['id']} did not ask for a review (publish, --review): there is nothing to compare"
+        )
+    columns = (run.c.id, run.c.interval_start, run.c.interval_end, run.c.outputs, run.c.accepted_attempt)
+    mine = (run.c.backfill_id == row["id"]) & in_state(run, RunState.STAGED) & (run.c.review >= approvals)
+    found = conn.execute(select(*columns).where(mine).order_by(run.c.position)).mappings().all()
+    if not found and approvals:
+        raise UserError(f"backfill {row['id']} was approved: there is nothing to compare")
+    if not found:
+        raise UserError(
+            f"backfill {row['id']} is {row['state']} and has nothing staged yet: there is nothing to compare"
+        )
+    return found
+
+
+@contextmanager
+def spark_of(settings: Settings, definition: Mapping[str, Any]) -> Iterator[Any]:
+    """A session of the pool's Spark Connect, with the pipeline's settings.
+
+    Raises ``UserError`` if the pool has no address of it, or it does not answer.
+    """
+    pool = definition.get("pool", "default")
+    try:
+        pool_settings = settings_of(settings, pool)
+        session_conf = pools_of(settings)[pool].session_conf
+    except KeyError as e:
+        raise UserError(f"RETROFILL_POOLS does not define the pool {pool!r} of the pipeline") from e
+    remote = pool_settings.spark_remote
+    if remote is None:
+        why = f" that knows the catalogs of {definition['name']}" if _submits(definition) else ""
+        raise UserError(f"comparing reads the outputs by Spark Connect: set RETROFILL_SPARK_REMOTE to a server{why}")
+    by_submit = pool_settings.spark_submit_conf if _submits(definition) else {}
+    session = connect_apart(remote, RETRIES)
+    try:
+        try:
+            # The first call connects. What a running server cannot change, such as the size of its heap, stays as it is.
+            conf = {**by_submit, **session_conf, **definition.get("spark_conf", {})}
+            set_all(session, {**conf, "spark.sql.session.timeZone": "UTC"})
+            use_current_state(session)
+        except Exception as e:
+            raise UserError(f"Spark at {masked_remote(remote)} does not answer: {line_of(e)}") from e
+        yield session
+    finally:
+        session.stop()
+
+
+def _submits(definition: Mapping[str, Any]) -> bool:
+    return definition.get("executor") == "spark-submit"
+
+
+def changes(
+    session: Any, runs: Sequence[RowMapping], definition: Mapping[str, Any], installation: str
+) -> Iterator[Change]:
+    """Of each output of each run, in their order; two Spark jobs each. Raises ``UserError``."""
+    zone = definition.get("timezone", "UTC")
+    for row in runs:
+        start, end = (row[name].astimezone(ZoneInfo(zone)) for name in ("interval_start", "interval_end"))
+        changed = row["outputs"].get("changed", ())
+        for output in row["outputs"]["folders"]:
+            try:
+                name, after, before = _sides(session, row, output, Interval(start, end), installation)
+            except UserError:
+                raise
+            except Exception as e:
+                raise UserError(f"run {row['id']}: {_unreadable(output, definition)}: {line_of(e)}") from e
+            yield Change(row["id"], start, end, name, after, before, output in changed)
+
+
+def _unreadable(output: str, definition: Mapping[str, Any]) -> str:
+    table = TableOutput.of(output)
+    if table is None or not _submits(definition):
+        return f"{output} cannot be read"
+    return (
+        f"{table.table} and {table.staged} were written by spark-submit, and the Spark Connect server of the pool "
+        f"{definition.get('pool', 'default')} cannot read them (give it the jars and the catalog of {definition['name']}, or "
+        "compare the two tables in a session of your own)"
+    )
+
+
+def _sides(
+    session: Any, row: RowMapping, output: str, interval: Interval, installation: str
+) -> tuple[str, Summary, Summary | None]:
+    table = TableOutput.of(output)
+    if table is not None:
+        after, before = (of_table(session, table, interval, staged=staged) for staged in (True, False))
+        return table.table, after, before
+    target = Path(output)
+    # Its number rises with each publisher, of which there was none yet.
+    own = own_folder(target, key_of(installation, row["id"]))
+    sealed = sorted(own.glob(f"{row['accepted_attempt']}.publish-*/new"))
+    staged = of_folder(session, sealed[0]) if sealed else None
+    if staged is None:
+        raise UserError(
+            f"run {row['id']} has staged {output}, which is not there: compare on a machine that sees it, or discard it"
+        )
+    return output, staged, of_folder(session, target)

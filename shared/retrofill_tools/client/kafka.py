@@ -1,0 +1,165 @@
+"""Kafka helpers for commands: reads of committed messages, and durable writes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+
+from retrofill.errors import UserError
+from retrofill_core.bus.clients import admin, producer, reader
+from retrofill_core.contract.base import Undecodable, decode_object
+from retrofill_core.contract.partitioning import ANY, partition_of, place_of
+from retrofill_core.contract.topics import CLI_CLIENT, Topic
+from retrofill_core.settings import Settings
+
+# The client library logs connection errors; commands report them in their one-line message instead.
+_silent = logging.Logger("librdkafka-of-the-cli", logging.CRITICAL + 1)
+CONNECT_SECONDS = 10.0
+POLL_SECONDS = 0.25
+
+RawHeaders = Sequence[tuple[str, str | bytes | None]]
+
+
+@contextmanager
+def reading_topics(settings: Settings) -> Iterator[Consumer]:
+    """A consumer without a group; it commits nothing."""
+    consumer = reader(settings, CLI_CLIENT, logger=_silent)
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def partitions_of(consumer: Consumer, topic: str, seconds: float = CONNECT_SECONDS) -> list[int]:
+    """The partitions of a topic (full name).
+
+    Raises ``UserError`` if the broker does not know it.
+    """
+    known = consumer.list_topics(topic, timeout=min(seconds, CONNECT_SECONDS)).topics[topic]
+    if known.error is not None or not known.partitions:
+        raise UserError(f"Kafka has no topic {topic}: is RETROFILL_TOPIC_PREFIX right, and was everything set up?")
+    return sorted(known.partitions)
+
+
+def homes_of(
+    settings: Settings, consumer: Consumer, topic: str, key: bytes, seconds: float = CONNECT_SECONDS
+) -> list[tuple[str, int]]:
+    """The (topic, partition) pairs where services may publish ``key`` on a topic (full name).
+
+    If the topic has another number of partitions than the settings, that is all of them:
+    the reader's settings may differ from the number fixed at init.
+    """
+    known = partitions_of(consumer, topic, seconds)
+    fixed = len(known) == settings.partitions
+    return [(topic, p) for p in ([partition_of(key, len(known))] if fixed else known)]
+
+
+def ends_of(
+    consumer: Consumer, places: Sequence[tuple[str, int]], seconds: float = CONNECT_SECONDS
+) -> list[TopicPartition]:
+    """The current end offset of each (topic, partition)."""
+    return [
+        TopicPartition(topic, partition, bounds_of(consumer, topic, partition, seconds)[1])
+        for topic, partition in places
+    ]
+
+
+def bounds_of(consumer: Consumer, topic: str, partition: int, seconds: float = CONNECT_SECONDS) -> tuple[int, int]:
+    """First offset and end offset of a partition. Raises ``KafkaException`` on timeout."""
+    found = consumer.get_watermark_offsets(
+        TopicPartition(topic, partition), timeout=min(seconds, CONNECT_SECONDS), cached=False
+    )
+    if found is None:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    return found
+
+
+def produce(
+    settings: Settings, topic: str, key: bytes | None, value: bytes | None, headers: RawHeaders, seconds: float
+) -> None:
+    """Write one message durably.
+
+    Raises ``UserError`` if the broker does not acknowledge it in time.
+    """
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Any) -> None:
+        if error is not None:
+            failures.append(error)
+
+    client = producer(settings, CLI_CLIENT, logger=_silent, **{"message.timeout.ms": max(1, int(seconds * 1000))})
+    # Partitions added after init are not used.
+    known = client.list_topics(topic, timeout=min(seconds, CONNECT_SECONDS)).topics[topic]
+    added = len(known.partitions or ()) > settings.partitions
+    client.produce(
+        topic,
+        value=value,
+        key=key,
+        headers=list(headers),
+        on_delivery=delivered,
+        partition=place_of(key, settings.partitions) if added else ANY,
+    )
+    left = client.flush(seconds + 1)
+    if failures or left:
+        why = failures[0].str() if failures else "no answer"
+        raise UserError(f"Kafka at {settings.bootstrap_servers()} did not take the message on {topic}: {why}")
+
+
+def follow(settings: Settings, topic: Topic, *, from_beginning: bool) -> Iterator[dict[str, Any]]:
+    """Yield the topic's committed events as JSON objects, endlessly: new ones, or all."""
+    name = settings.topic_prefix + topic
+    with reading_topics(settings) as consumer:
+        partitions = partitions_of(consumer, name)
+        if from_beginning:
+            consumer.assign([TopicPartition(name, partition, 0) for partition in partitions])
+        else:
+            consumer.assign(ends_of(consumer, [(name, partition) for partition in partitions]))
+        while True:
+            message = content(consumer.poll(POLL_SECONDS))
+            if message is None:
+                continue
+            try:
+                yield decode_object(message.value() or b"")
+            except Undecodable:  # another producer's message
+                continue
+
+
+def delete_before(settings: Settings, topic: str, ends: Mapping[int, int]) -> None:
+    """Delete the records before an offset, by partition.
+
+    Raises ``KafkaException`` if the broker refuses.
+    """
+    places = [TopicPartition(topic, partition, end) for partition, end in ends.items()]
+    client = admin(settings, CLI_CLIENT)  # must outlive its futures
+    for future in client.delete_records(places, request_timeout=CONNECT_SECONDS).values():
+        future.result(2 * CONNECT_SECONDS)
+
+
+def is_end(message: KafkaMessage) -> bool:
+    """Whether this is the end-of-partition marker."""
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF
+
+
+def content(message: KafkaMessage | None) -> KafkaMessage | None:
+    """The polled message, or ``None`` if there is none or the error is transient.
+
+    Raises ``KafkaException``.
+    """
+    if message is None:
+        return None
+    error = message.error()
+    if error is None:
+        return message
+    # The client reconnects by itself, and callers have their own time limits.
+    if is_end(message) or error.retriable() or error.code() in _PASSING:
+        return None
+    raise KafkaException(error)
+
+
+_PASSING = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)

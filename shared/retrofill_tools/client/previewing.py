@@ -1,0 +1,192 @@
+"""What the planner would decide about a request, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import Connection
+
+from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.domain.changed_schedule import schedule_changed
+from retrofill_core.domain.coverage import Finished, Stretch, between, latest
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.planning import Active, History, Plan, Rejection, find_intervals, past, plan
+from retrofill_core.domain.run import RunState
+from retrofill_core.settings import Settings
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.pipelines import StoredPipeline
+from retrofill_core.store.planning import history
+from retrofill_tools.client import estimates
+from retrofill_tools.client.pipeline_facts import find_pipeline
+from retrofill_tools.client.pools import why_unserved
+
+WILL_RUN = "run"
+
+
+@dataclass(frozen=True)
+class DoneByOthers:
+    """Intervals in a row, and the succeeded runs that overlap them, of other intervals."""
+
+    start: datetime
+    end: datetime
+    intervals: int
+    runs: Sequence[Finished]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as data, with the first of the runs' intervals."""
+        first = {"start": self.runs[0].start, "end": self.runs[0].end}
+        return {
+            "start": self.start,
+            "end": self.end,
+            "intervals": self.intervals,
+            "by": {"runs": len(self.runs), "first": first},
+        }
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A plan, how long it would take (``retrofill_tools.client.estimates.preview``), and why it would wait."""
+
+    definition: PipelineDefinition
+    plan: Plan
+    expected: dict[str, Any]
+    pool_wait: str | None
+    # What finished runs have done in the range.
+    done: Sequence[Stretch] = ()
+
+    @cached_property
+    def outcomes(self) -> list[str]:
+        """What becomes of each interval."""
+        return [WILL_RUN if reason is None else str(reason) for reason in self.plan.skipped]
+
+    @property
+    def recognized(self) -> list[DoneByOthers]:
+        """Which intervals exist already by runs of other intervals."""
+        return [self._done_by_others(some) for some in _runs_of(self.plan.recognized)]
+
+    @property
+    def partly_done(self) -> list[DoneByOthers]:
+        """Which intervals get a run although runs of other intervals have done a part of them."""
+        return [self._done_by_others(some) for some in _runs_of(self.plan.partly_done)]
+
+    def _done_by_others(self, some: range) -> DoneByOthers:
+        of = self.plan.intervals
+        start, end = of.starts[some[0]], of.ends[some[-1]]
+        runs = {each.run for each in between(self.done, start, end) if each.run.state == RunState.SUCCEEDED}
+        return DoneByOthers(start, end, len(some), sorted(runs, key=lambda each: each.start))
+
+    def as_json(self, *, each: bool = True) -> dict[str, Any]:
+        """The plan as data; ``each``: with every interval, not only stretches of them."""
+        made, outcomes = self.plan, self.outcomes
+        starts, ends = made.intervals.starts, made.intervals.ends
+        intervals = zip(starts, ends, outcomes, strict=True) if each else ()
+        listed = [{"start": start, "end": end, "outcome": outcome} for start, end, outcome in intervals]
+        return {
+            "accepted": True,
+            "pipeline": self.definition.name,
+            "timezone": self.definition.timezone,
+            "range_start": made.intervals.start,
+            "range_end": made.intervals.end,
+            "runs": made.runs,
+            "skipped": made.skipped_counts,
+            "recognized": [each.as_json() for each in self.recognized],
+            "partly_done": [each.as_json() for each in self.partly_done],
+            "stretches": stretches_as_json(made, outcomes),
+            **({"intervals": listed} if each else {}),
+            "expected": self.expected,
+            "pool": self.definition.pool,
+            "pool_wait": self.pool_wait,
+        }
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there would be no plan, and the active backfills that are in its way."""
+
+    rejection: Rejection
+    overlap: Sequence[Active]
+
+    def as_json(self, *, each: bool = True) -> dict[str, Any]:  # noqa: ARG002 - as of a preview
+        """The reason as data."""
+        return {
+            "accepted": False,
+            "reason": self.rejection.reason,
+            "message": self.rejection.message,
+            "overlap": [
+                {"id": other.id, "state": other.state, "range_start": other.start, "range_end": other.end}
+                for other in self.overlap
+            ],
+        }
+
+
+def look_ahead(conn: Connection, settings: Settings, request: BackfillRequested) -> Preview | Refusal:
+    """What would become of a request that is made now. Raises ``NotThere`` for an unknown pipeline."""
+    stored = find_pipeline(conn, request.pipeline)
+    decision, known = preview(conn, settings, stored, request)
+    if isinstance(decision, Rejection):
+        return Refusal(decision, known.overlapping)
+    return Preview(
+        stored.definition,
+        decision,
+        estimates.preview(conn, stored, decision.runs, request.max_active_runs),
+        why_unserved(conn, stored.definition.pool),
+        latest(known.finished),
+    )
+
+
+def preview(
+    conn: Connection, settings: Settings, stored: StoredPipeline, request: BackfillRequested
+) -> tuple[Plan | Rejection, History]:
+    """The planner's decision if it were made now, by the same rules on the same data, and this data."""
+    now, definition = database_now(conn), stored.definition
+    if (too_late := past(request.finish_by, request.budget_until, now)) is not None:
+        return too_late, History()
+    found = find_intervals(definition, request.spans, settings.max_plan_runs)
+    changed = schedule_changed(definition, request.expected, found, request.reprocess_behavior)
+    if changed is not None:
+        return changed, History()
+    if isinstance(found, Rejection):
+        return found, History()
+    known = history(conn, stored.no, found)
+    return plan(definition, found, known, request.reprocess_behavior, now), known
+
+
+def _runs_of(numbers: Sequence[int]) -> list[range]:
+    """Rising numbers as ranges of consecutive ones."""
+    found: list[range] = []
+    for n in numbers:
+        if found and found[-1].stop == n:
+            found[-1] = range(found[-1].start, n + 1)
+        else:
+            found.append(range(n, n + 1))
+    return found
+
+
+def stretches(made: Plan, outcomes: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Adjacent intervals with equal outcomes as (first index, end index, outcome)."""
+    starts, ends = made.intervals.starts, made.intervals.ends
+    return equal_stretches(outcomes, {n for n in range(1, len(starts)) if starts[n] != ends[n - 1]})
+
+
+def stretches_as_json(made: Plan, outcomes: Sequence[str]) -> list[dict[str, Any]]:
+    """The stretches as data."""
+    starts, ends = made.intervals.starts, made.intervals.ends
+    return [
+        {"start": starts[first], "end": ends[end - 1], "intervals": end - first, "outcome": outcome}
+        for first, end, outcome in stretches(made, outcomes)
+    ]
+
+
+def equal_stretches(outcomes: Sequence[str], gaps: Collection[int] = ()) -> list[tuple[int, int, str]]:
+    """Adjacent equal outcomes as (first index, end index, outcome). ``gaps``: indexes after gaps."""
+    found: list[tuple[int, int, str]] = []
+    for i, outcome in enumerate(outcomes):
+        if found and found[-1][2] == outcome and i not in gaps:
+            found[-1] = (found[-1][0], i + 1, outcome)
+        else:
+            found.append((i, i + 1, outcome))
+    return found

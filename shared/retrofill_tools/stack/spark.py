@@ -1,0 +1,58 @@
+"""The embedded Spark Connect server, in local mode or on a cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from retrofill.spark.java import spark_submit_command, write_properties
+from retrofill_core.settings import Settings
+from retrofill_tools.stack.layout import SPARK, Layout
+from retrofill_tools.stack.maven import Maven
+from retrofill_tools.stack.spark_tables import with_tables
+
+
+def prepare(layout: Layout, settings: Settings, maven: Maven, port: int) -> list[str]:
+    """The command of the server. Raises ``FetchFailed`` if jars cannot be downloaded."""
+    data = layout.data(SPARK)
+    # Left over from a killed server.
+    shutil.rmtree(data / "local", ignore_errors=True)
+    (data / "local").mkdir(parents=True, exist_ok=True)
+    # Session directories go there too, so that they are also removed.
+    temporary = f"-Djava.io.tmpdir={data / 'local'}"
+    conf = with_tables(settings.spark_conf, settings.spark_tables, maven)
+    settings = settings.model_copy(update={"spark_conf": conf})
+    return connect_command(settings, maven.java, data, "127.0.0.1", port, temporary)
+
+
+def connect_command(
+    settings: Settings, java: Path, data: Path, address: str, port: int, *java_options: str
+) -> list[str]:
+    """The command for a server that listens on ``address`` and keeps its files in ``data``."""
+    conf = {
+        "spark.connect.grpc.binding.address": address,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": address,
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(data / "local"),
+        "spark.sql.warehouse.dir": str(data / "warehouse"),
+        # Tuned for many small concurrent jobs with few files each.
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.driver.memory": settings.spark_driver_memory,
+        **settings.spark_conf,
+    }
+    options = ["-XX:+UseSerialGC", f"-Dderby.system.home={data}", *java_options]
+    data.mkdir(parents=True, exist_ok=True)
+    return [
+        *spark_submit_command(java, data / "jvm.options", options, conf),
+        "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "--master", settings.spark_master or f"local[{settings.spark_cores or os.cpu_count() or 2}]",
+        "--name", "retrofill-connect",
+        *write_properties(data / "spark.properties", conf), "--load-spark-defaults",
+        "spark-internal",
+    ]  # fmt: skip
