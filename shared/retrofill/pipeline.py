@@ -38,8 +38,6 @@ from retrofill.sdk.scripts import script_of, with_paths
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
-
-    from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
 else:
     from typing import TypedDict
 
@@ -183,15 +181,6 @@ class Pipeline:
         made = script_of(script, lists=with_it, conf=_conf(conf), env=env or {}, deploy_mode=deploy_mode)
         self._add(name, "submit", options, made)
         return name
-
-    def to_definition(self, code: CodeLocation) -> PipelineDefinition:
-        """The pipeline as data.
-
-        Raises ``pydantic.ValidationError``, a ``ValueError``, if it is invalid.
-        """
-        from retrofill_core.domain.pipeline import PipelineDefinition
-
-        return PipelineDefinition.model_validate({**self.to_data(code.file), "code": code})
 
     def to_data(self, file: str | None = None) -> dict[str, Any]:
         """The fields of the definition, without ``code``, as JSON data that is not checked as a whole yet.

@@ -1,6 +1,6 @@
-"""The part of Retrofill that drivers execute, in the user's Python: a folder with copies of these modules.
+"""The package ``retrofill``, which drivers execute in the user's Python: a folder with a copy of it.
 
-They need the standard library of Python 3.8 and pyspark, nothing else. The folder has nothing else
+It needs the standard library of Python 3.8 and pyspark, nothing else. The folder has nothing else
 either, so that no other version of a library hides one of the user's.
 """
 
@@ -16,22 +16,11 @@ from pathlib import Path
 import retrofill
 
 SOURCE = Path(retrofill.__file__).parent
-_MODULES = (
-    "__init__", "callback", "checking", "deadline", "durable", "errors", "groups", "java", "masking", "pipeline",
-    "properties", "redaction", "scripts", "signals", "spark_home", "text_enum", "tracing",
-    "attempt_logs/__init__", "attempt_logs/channel", "attempt_logs/marks",
-    "bus/__init__", "bus/crash",
-    "clusters/__init__", "clusters/find", "clusters/kubernetes", "clusters/yarn",
-    "domain/__init__", "domain/attempt", "domain/duration", "domain/machine", "domain/names", "domain/paths",
-    "domain/task_run",
-    "user_code/__init__", "user_code/importing", "user_code/inspecting", "user_code/loading", "user_code/places",
-)  # fmt: skip
 
 
 def files() -> Iterator[Path]:
     """The modules' files, relative to ``SOURCE``."""
-    yield from (Path(f"{name}.py") for name in _MODULES)
-    yield from sorted(path.relative_to(SOURCE) for path in (SOURCE / "driver").rglob("*.py"))
+    yield from sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
 
 
 def package(home: Path) -> Path:

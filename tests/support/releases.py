@@ -51,8 +51,10 @@ def schema_of(made: Installation) -> str:
 
 def command(made: Installation, *arguments: str, tree: Path = ROOT, **environment: str) -> subprocess.Popen[str]:
     """Start a CLI command of the release in ``tree``."""
+    # The release before has it in another package.
+    cli = "retrofill_tools.cli" if (tree / "shared" / "retrofill_tools").exists() else "retrofill.cli"
     return subprocess.Popen(
-        [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", *arguments],
+        [sys.executable, "-c", f"from {cli}.main import run; run()", *arguments],
         cwd=tree,
         env={**os.environ, **made.environment(), **path_of(tree), **environment},
         stdout=subprocess.PIPE,

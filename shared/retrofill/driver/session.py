@@ -23,6 +23,7 @@ from retrofill.driver.keepalive import KeepAlive
 from retrofill.driver.session_state import Fresh, Tags
 from retrofill.driver.versions import JobTags, close_by_stop_only, has_release, leave_at_exit, set_all, watch_calls
 from retrofill.errors import NotConfigured
+from retrofill.outputs.tables.publication import PublisherSessions
 from retrofill.protocol.facts import Cost, SparkApplication
 from retrofill.protocol.launch import Launch
 from retrofill.spark.loss import CLOSED, condition, gone_in, is_of, loss_in, mark, may_be_of_a_stop, witness
@@ -39,7 +40,7 @@ CHECK_SECONDS = 8.0
 CHECK_RETRIES = {"max_retries": 5, "initial_backoff": 50, "backoff_multiplier": 2.0, "max_backoff": 500}
 
 
-class Sessions(Protocol):
+class Sessions(PublisherSessions, Protocol):
     """A driver's access to Spark for one attempt."""
 
     publishes_apart: bool
@@ -50,15 +51,6 @@ class Sessions(Protocol):
 
     def use(self, tag: str) -> Any:
         """The session. Tags the calling thread's jobs with the attempt, and with ``tag``."""
-
-    def lost(self, error: BaseException) -> BaseException | None:
-        """The cause of ``error`` that shows that Spark lost the session, or ``None``.
-
-        No try of the attempt can succeed then. A session that user code stopped is not lost.
-        """
-
-    def publisher(self) -> Any:
-        """A session of the same settings for publishing tables, which user code does not know."""
 
     def application(self) -> SparkApplication | None:
         """The Spark application, if it is known."""
@@ -77,12 +69,6 @@ class Sessions(Protocol):
 
     def release(self) -> None:
         """Release the session's resources."""
-
-    def end_publications(self, attempts: Iterable[int]) -> None:
-        """Have the operations of the publisher's session ended, and those of these attempts' publishers.
-
-        Raises whatever Spark does if it does not confirm that.
-        """
 
     def release_publisher(self) -> None:
         """Release those of the publisher's session."""

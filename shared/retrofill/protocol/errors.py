@@ -30,6 +30,8 @@ def _locations(*packages: str) -> Iterator[str]:
             yield found.origin
 
 
+# The modules whose refusals say all.
+_OURS = ("retrofill.driver.", "retrofill.outputs.")
 # Their frames say nothing about the user's code. The log of the attempt has them all.
 _NOT_THE_USERS = tuple(
     str(Path(file).parent) + os.sep
@@ -87,7 +89,7 @@ def _traceback(error: BaseException) -> str:
 def _explains_itself(error: BaseException, chain: traceback.TracebackException) -> bool:
     """Whether it is a refusal of ours, outside of the user's code: its message says all."""
     alone = error.__cause__ is None and error.__context__ is None
-    ours = alone and type(error).__module__.startswith("retrofill.driver")
+    ours = alone and type(error).__module__.startswith(_OURS)
     return ours and all(frame.filename.startswith(_NOT_THE_USERS) for frame in chain.stack)
 
 

@@ -7,28 +7,30 @@ was checked when it was applied.
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, Mapping
+
+# Only named: nothing of this package needs another one.
+_PACKAGE = "retrofill_core"
+_MODULE = f"{_PACKAGE}.user_code.checks"
 
 
 def checked(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a task, a target, a rule or an alert, unchanged. Raises ``ValueError``."""
-    model = _models().get(kind)
-    if model is not None:
-        model.validate_python(dict(fields))
+    checks = _checks()
+    if checks is not None:
+        checks.check(kind, dict(fields))
     return dict(fields)
 
 
+def text_of(error: BaseException) -> str:
+    """An error's text, of a check as the services explain it."""
+    checks = _checks() if type(error).__name__ == "ValidationError" else None
+    return str(error) if checks is None else str(checks.text_of(error))
+
+
 @lru_cache(maxsize=None)
-def _models() -> Mapping[str, Any]:
-    if find_spec("retrofill_core.domain.pipeline") is None:
-        return {}
-    from pydantic import TypeAdapter
-
-    from retrofill_core.domain.alert import DeadlineAlert
-    from retrofill_core.domain.callback_rule import CallbackRule
-    from retrofill_core.domain.pipeline import TaskDefinition
-    from retrofill_core.domain.target import Target
-
-    kinds: Mapping[str, Any] = {"task": TaskDefinition, "target": Target, "rule": CallbackRule, "alert": DeadlineAlert}
-    return {kind: TypeAdapter(model) for kind, model in kinds.items()}
+def _checks() -> ModuleType | None:
+    return None if find_spec(_PACKAGE) is None else import_module(_MODULE)

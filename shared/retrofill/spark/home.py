@@ -8,15 +8,11 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Mapping
+from typing import Mapping, Protocol
 
 from retrofill.errors import NotConfigured
 from retrofill.spark import java
 from retrofill.spark.properties import read_properties
-
-if TYPE_CHECKING:
-    from retrofill.driver.config import Config
-    from retrofill_core.settings import Settings
 
 LOCAL = "local[1]"
 MASTER = "spark.master"
@@ -24,18 +20,29 @@ PYTHON, DRIVER_PYTHON = "spark.pyspark.python", "spark.pyspark.driver.python"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
+class Choice(java.Choice, Protocol):
+    """What says which Spark to use, and how: the settings, or a driver's part of them."""
+
+    @property
+    def spark_home(self) -> Path | None: ...
+    @property
+    def spark_submit_master(self) -> str | None: ...
+    @property
+    def spark_submit_conf(self) -> Mapping[str, str]: ...
+
+
 @dataclass(frozen=True)
 class SparkHome:
     """The Spark whose spark-submit is used. ``variable`` names its folder; without one it is pyspark's."""
 
-    settings: Settings | Config
+    settings: Choice
     folder: Path
     variable: str | None
     # Of the drivers that it starts.
     python: str = sys.executable
 
     @classmethod
-    def of(cls, settings: Settings | Config, python: str = sys.executable) -> SparkHome:
+    def of(cls, settings: Choice, python: str = sys.executable) -> SparkHome:
         """That of ``RETROFILL_SPARK_HOME``, else of ``SPARK_HOME``, else the one in pyspark."""
         if settings.spark_home is not None:
             return cls(settings, settings.spark_home.absolute(), "RETROFILL_SPARK_HOME", python)

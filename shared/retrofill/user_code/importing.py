@@ -40,7 +40,7 @@ class CodeUnavailable(Exception):
 
 
 class Location(Protocol):
-    """Where a pipeline's code is (``retrofill_core.domain.pipeline.CodeLocation``)."""
+    """Where a pipeline's code is (the services' ``CodeLocation``)."""
 
     @property
     def file(self) -> str | None: ...

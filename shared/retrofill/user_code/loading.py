@@ -6,27 +6,15 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from retrofill.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from retrofill_core.domain.pipeline import CodeLocation
+from retrofill.sdk.checking import text_of
 
 
 class PipelineFileError(Exception):
     """No pipelines can be loaded. The message is one line: position, type of error, reason."""
-
-
-def load_pipelines(source: str | Path) -> list[tuple[Pipeline, CodeLocation]]:
-    """Import a file or module and return its pipelines, in order. Raises ``PipelineFileError``."""
-    from retrofill_core.domain.pipeline import CodeLocation
-
-    place, found = pipelines_in(source)
-    return [(pipeline, CodeLocation(attribute=attribute, **place)) for attribute, pipeline in found.items()]
 
 
 def pipelines_in(source: str | Path) -> tuple[dict[str, str], dict[str, Pipeline]]:
@@ -94,7 +82,7 @@ def module_name(path: Path) -> str:
 
 def one_line(error: BaseException, path: Path | None = None) -> str:
     """An error as one line: position (the innermost line in the user's file), type and reason."""
-    first = (_text(error).strip() or "no message").splitlines()[0]
+    first = (text_of(error).strip() or "no message").splitlines()[0]
     what = f"{type(error).__name__}: {first}"
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}: {type(error).__name__}: {error.msg}"
@@ -102,18 +90,6 @@ def one_line(error: BaseException, path: Path | None = None) -> str:
     if frames:
         return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {what}"
     return f"{path.name}: {what}" if path else what
-
-
-def _text(error: BaseException) -> str:
-    """An error of the services' models as the services explain it, which only they raise."""
-    if type(error).__name__ != "ValidationError" or find_spec("retrofill_core.contract") is None:
-        return str(error)
-    from pydantic import ValidationError
-
-    from retrofill_core.contract.explain import explain
-
-    # The first line of pydantic's own text is only the number of errors.
-    return explain(error) if isinstance(error, ValidationError) else str(error)
 
 
 def _users(filename: str, path: Path | None) -> bool:

@@ -12,6 +12,7 @@ _INSTALLED = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {entry for entry in sys.path if entry.endswith(_PACKAGES)}
 )
+# Where all of Retrofill is installed beside each other, the beginning of its other packages' folders, too.
 _OURS = str(Path(__file__).parents[1])
 
 

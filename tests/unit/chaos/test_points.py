@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.chaos.points import COMMON, OWN, POINTS
 
-import retrofill
+import retrofill_core
 from retrofill_core.contract.topics import SERVICES
 
-BUS = Path(retrofill.__file__).parent / "bus"
+BUS = Path(retrofill_core.__file__).parent / "bus"
 ROOT = BUS.parents[2]
 # Names that contain a key (``handle:``, ``check:before-begin:``) are for tests of one message or check.
 NAMED = re.compile(r'crash_point\("([^"]+)"\)')

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Callable, Collection, Generator, Mapping, Sequence, TypeVar, Union
+from typing import Any, Callable, Collection, Generator, Iterable, Mapping, Protocol, Sequence, TypeVar, Union
 
-from retrofill.driver.session import Sessions
 from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.outputs.base import BaseChanged
@@ -88,13 +87,34 @@ class TablePublication:
         return all(run.id in done or run.id in self.over for run in self.whole.runs)
 
 
+class PublisherSessions(Protocol):
+    """What publications need of a driver's access to Spark."""
+
+    def publisher(self) -> Any:
+        """A session of the same settings for publishing tables, which user code does not know."""
+
+    def lost(self, error: BaseException) -> BaseException | None:
+        """The cause of ``error`` that shows that Spark lost the session, or ``None``.
+
+        No try of the attempt can succeed then. A session that user code stopped is not lost.
+        """
+
+    def end_publications(self, attempts: Iterable[int]) -> None:
+        """Have the operations of the publisher's session ended, and those of these attempts' publishers.
+
+        Raises whatever Spark does if it does not confirm that.
+        """
+
+
 class Tables:
     """Publishes staged tables in a session of its own, which is opened for the first one.
 
     ``permitted`` asks whether this driver still publishes these runs. ``lost`` ends the process.
     """
 
-    def __init__(self, launch: Launch, sessions: Sessions, permitted: Permitted, lost: Callable[[str], object]) -> None:
+    def __init__(
+        self, launch: Launch, sessions: PublisherSessions, permitted: Permitted, lost: Callable[[str], object]
+    ) -> None:
         # Of directories, too.
         self.patience = Patience()
         self.permitted = permitted

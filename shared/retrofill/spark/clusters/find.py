@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Mapping
+from typing import Mapping
 
 from retrofill.spark.clusters import Cluster
 from retrofill.spark.clusters.kubernetes import MASTER as KUBERNETES
@@ -10,9 +10,6 @@ from retrofill.spark.clusters.kubernetes import Kubernetes
 from retrofill.spark.clusters.yarn import MASTER as YARN
 from retrofill.spark.clusters.yarn import Yarn
 from retrofill.spark.home import SparkHome
-
-if TYPE_CHECKING:
-    from retrofill_core.domain.pipeline import PipelineDefinition
 
 
 def cluster_of(home: SparkHome, conf: Mapping[str, str], environment: Mapping[str, str]) -> Cluster | None:
@@ -25,8 +22,3 @@ def cluster_of(home: SparkHome, conf: Mapping[str, str], environment: Mapping[st
     if home.master.startswith(KUBERNETES):
         return Kubernetes(home, environment, {**home.defaults, **home.settings.spark_submit_conf, **conf})
     return None
-
-
-def has_applications(pipeline: PipelineDefinition) -> bool:
-    """Whether its attempts may start applications by spark-submit."""
-    return pipeline.executor == "spark-submit" or any(task.submit is not None for task in pipeline.tasks)
