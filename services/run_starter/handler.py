@@ -34,20 +34,20 @@ from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.store import attempts, backfills, claims, hosts, run_cancels
 from retrofill_core.store import runs as store
 from retrofill_core.user_code.unpacked import code_of
-from run_starter.claims import Claims
+from run_starter.claims.checks import Claims
+from run_starter.claims.starting import Starting
 from run_starter.definitions import Definitions
 from run_starter.executors import Executor
 from run_starter.executors.build import Pools, build_executors
-from run_starter.hosting import DriverHost, Watch
-from run_starter.launching import Launching
-from run_starter.leases import Leases
-from run_starter.lineage import lineage_of
-from run_starter.log_page import LogPage
+from run_starter.host.hosting import DriverHost, Watch
+from run_starter.host.launching import Launching
+from run_starter.host.lineage import lineage_of
+from run_starter.host.log_page import LogPage
+from run_starter.host.report_wire import ReportWire
+from run_starter.host.seats import Seats
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, backfills_in, key_in, pipeline_key, pipelines_in
-from run_starter.report_wire import ReportWire
-from run_starter.reports import handle_reports
-from run_starter.seats import Seats
-from run_starter.starting import Starting
+from run_starter.reports.handling import handle_reports
+from run_starter.reports.leases import Leases
 
 CHANNELS = (attempts.ATTEMPT_CHANNEL, store.SLOT_CHANNEL, hosts.HOST_CHANNEL, hosts.SEAT_CHANNEL)
 _TO_CHECK = (

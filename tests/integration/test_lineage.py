@@ -17,7 +17,7 @@ from retrofill_core.bus.clients import admin, reader
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
 from retrofill_core.domain.undo import undo_of
 from run_starter.executors import LaunchRequest, RunToDo
-from run_starter.lineage import _event, lineage_of, run_uuid
+from run_starter.host.lineage import _event, lineage_of, run_uuid
 
 TABLE, FOLDER = PublishedOutput(name="lake.db.t", version="8"), PublishedOutput(name="/data/day=1")
 ERROR = ErrorInfo(type="ValueError", message="no rows", traceback="line 1")

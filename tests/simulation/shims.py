@@ -122,23 +122,23 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     "backfill_planner.barrier": {"time": Time},
     "backfill_planner.progress": {"time": Time},
     "run_starter.handler": {"producer": _producer},
-    "run_starter.leases": {"time": Time},
+    "run_starter.reports.leases": {"time": Time},
     "run_starter.memory": {"time": Time},
-    "run_starter.seats": {
+    "run_starter.host.seats": {
         "threading": Threading,
         "time": Time,
         "announce": _announce,
         "Seats.start": _start_as_task,
         "Seats.join": _no_join,
     },
-    "run_starter.hosting": {
+    "run_starter.host.hosting": {
         "threading": Threading,
         "time": Time,
         "Watch.start": _start_as_task,
         "Watch.join": _no_join,
     },
     # Its senders poll too.
-    "run_starter.report_wire": {"ReportWire._serve": lambda wire: None},
+    "run_starter.host.report_wire": {"ReportWire._serve": lambda wire: None},
     "retrofill_core.bus.set_aside": {"time": Time},
     "callback_runner.call": {"threading": Threading, "time": Time, "Retrying": _retrying},
     "callback_runner.handler": {

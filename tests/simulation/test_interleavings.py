@@ -19,10 +19,10 @@ from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
 from retrofill_core.store import attempts
 from retrofill_core.store.tables import SERVICE_TABLES
-from run_starter.claims import Claims
+from run_starter.claims.checks import Claims
 from run_starter.handler import StarterHandler
-from run_starter.losses import SILENT
 from run_starter.memory import LEASES_KEY, Memory, backfill_key
+from run_starter.reports.losses import SILENT
 from tests.simulation import services
 from tests.simulation.drivers import Driver
 from tests.simulation.memory import errors

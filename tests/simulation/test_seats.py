@@ -13,8 +13,8 @@ from retrofill_core.contract.backfills import BackfillRequested, RunRetryRequest
 from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.topics import PLANNER, RUN_STARTER, Topic
+from run_starter.claims.starting import Starting
 from run_starter.executors import Condition
-from run_starter.starting import Starting
 from tests.simulation import sizes
 from tests.simulation.drivers import Driver
 from tests.simulation.executor import SimulatedExecutor

@@ -23,14 +23,14 @@ from retrofill_core.contract.topics import PLANNER, RUN_STARTER, WATCHER, Servic
 from retrofill_core.store import attempts, backfills, deadlines
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.engine import make_engine
-from run_starter.claims import Claims
+from run_starter.claims.checks import Claims
+from run_starter.claims.starting import Starting
 from run_starter.definitions import Definitions
 from run_starter.executors import Condition, Key, LaunchRequest, RunToDo
-from run_starter.launching import Launching
-from run_starter.leases import Leases
-from run_starter.reports import handle_reports
-from run_starter.starting import Starting
-from run_starter.timeouts import interrupt
+from run_starter.host.launching import Launching
+from run_starter.reports.handling import handle_reports
+from run_starter.reports.leases import Leases
+from run_starter.reports.timeouts import interrupt
 from tests.support.installation import PARTITIONS, Installation
 from tests.support.statements import Recorded, recorded
 

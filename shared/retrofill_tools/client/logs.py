@@ -37,7 +37,7 @@ class Unreachable(OSError):
 
 
 class OverHttp:
-    """The page of a run-starter (``run_starter.log_page``)."""
+    """The page of a run-starter (``run_starter.host.log_page``)."""
 
     def __init__(self, address: str, attempt_id: int) -> None:
         self._url = f"{address}{attempt_id}"

@@ -27,7 +27,7 @@ from retrofill_tools.client.logs import OnDisk, lines
 from run_starter.executors import Launcher, LaunchRequest, OnDelivery, RunToDo, TimedOut
 from run_starter.executors.build import build_executors
 from run_starter.executors.driver_reports import SOURCE
-from run_starter.report_wire import ReportWire
+from run_starter.host.report_wire import ReportWire
 
 CODE = """
 import os, time

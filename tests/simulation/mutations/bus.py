@@ -20,7 +20,7 @@ from retrofill_core.bus.worker import batches, checks, context
 from retrofill_core.bus.worker.batches import Batches
 from retrofill_core.store import backfills, outbox
 from retrofill_core.store.tables import SERVICE_TABLES
-from run_starter.claims import Claims
+from run_starter.claims.checks import Claims
 from tests.simulation.mutations.patch import Patch
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-import run_starter.reports
+import run_starter.reports.handling
 from backfill_planner import run_cancels as planner
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import backfills, run_cancels
@@ -25,7 +25,7 @@ def cancels_whole_batches(patch: Patch) -> None:
         ended = {id for id, row in rows.attempts.items() if row["release_requested"]}
         return {id for id, row in rows.runs.items() if row["attempt_id"] in ended}
 
-    patch(run_starter.reports, "_cancelled", all_of_them)
+    patch(run_starter.reports.handling, "_cancelled", all_of_them)
 
 
 def cancels_accepted_runs(patch: Patch) -> None:
@@ -62,5 +62,5 @@ def ends_as_if_none_was_cancelled(patch: Patch) -> None:
 
 def released_runs_are_lost(patch: Patch) -> None:
     """The end of an attempt for the sake of one run is held against the others."""
-    attempt_row = run_starter.reports._attempt_row
-    patch(run_starter.reports, "_attempt_row", lambda row: replace(attempt_row(row), release_requested=False))
+    attempt_row = run_starter.reports.handling._attempt_row
+    patch(run_starter.reports.handling, "_attempt_row", lambda row: replace(attempt_row(row), release_requested=False))

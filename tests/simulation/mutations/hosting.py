@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 from retrofill_core.store import attempts, hosts
 from retrofill_core.store.hosts import Offer, Seat
 from retrofill_core.store.tables import host, seat
-from run_starter.launching import Launching
+from run_starter.host.launching import Launching
 from tests.simulation.mutations.patch import Patch
 from tests.simulation.pools import POOLS
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-import run_starter.leases
-import run_starter.outcomes
-import run_starter.reports
-import run_starter.timeouts
+import run_starter.reports.handling
+import run_starter.reports.leases
+import run_starter.reports.outcomes
+import run_starter.reports.timeouts
 from retrofill_core.store import launches, runs
 from retrofill_core.store.clock import database_now
-from run_starter.leases import Leases
+from run_starter.reports.leases import Leases
 from tests.simulation.mutations.patch import Patch
 
 
 def late_runs_go_on(patch: Patch) -> None:
     """Nobody looks for runs that timed out."""
-    patch(run_starter.leases, "interrupt", lambda tx, definitions, moment: False)
+    patch(run_starter.reports.leases, "interrupt", lambda tx, definitions, moment: False)
 
 
 def times_out_by_the_clock(patch: Patch) -> None:
@@ -25,7 +25,7 @@ def times_out_by_the_clock(patch: Patch) -> None:
     check = Leases.check
 
     def at_once(self: Any, tx: Any) -> None:
-        run_starter.timeouts.interrupt(tx, self.definitions, database_now(tx.conn))
+        run_starter.reports.timeouts.interrupt(tx, self.definitions, database_now(tx.conn))
         check(self, tx)
 
     patch(Leases, "check", at_once)
@@ -46,23 +46,23 @@ def fails_before_its_driver_has_ended(patch: Patch) -> None:
 
 def late_runs_are_tried_again(patch: Patch) -> None:
     """What was interrupted is queued again, like the other runs of its attempt."""
-    run_row = run_starter.reports._run_row
+    run_row = run_starter.reports.handling._run_row
 
     def forgetful(row: Any, *, cancelled: bool, approvals: int | None, refused: Any) -> Any:
         return run_row({**row, "error": None}, cancelled=cancelled, approvals=approvals, refused=refused)
 
-    patch(run_starter.reports, "_run_row", forgetful)
+    patch(run_starter.reports.handling, "_run_row", forgetful)
 
 
 def ranges_have_the_time_of_one_run(patch: Patch) -> None:
     """A range times out as early as a single run."""
-    of_one = run_starter.timeouts.times_out_at
+    of_one = run_starter.reports.timeouts.times_out_at
 
     def once(definition: Any, attempt: Any, now: datetime) -> datetime | None:
         until = of_one(definition, attempt, now)
         return until if until is None else now + timedelta(seconds=definition.run_timeout_seconds)
 
-    patch(run_starter.outcomes, "times_out_at", once)
+    patch(run_starter.reports.outcomes, "times_out_at", once)
 
 
 def tries_are_forgotten(patch: Patch) -> None:

@@ -6,34 +6,34 @@ from dataclasses import replace
 from typing import Any
 
 import backfill_planner.endings
-import run_starter.cancelling
-import run_starter.claims
-import run_starter.decide
-import run_starter.launching
-import run_starter.reports
+import run_starter.claims.cancelling
+import run_starter.claims.checks
+import run_starter.host.launching
+import run_starter.reports.decide
+import run_starter.reports.handling
 from retrofill_core.store import reviews
-from run_starter.steps import HoldAgain
+from run_starter.reports.steps import HoldAgain
 from tests.simulation.mutations.patch import Patch
 
 
 def publishes_before_the_review(patch: Patch) -> None:
     """Staged output is accepted at once."""
-    patch(run_starter.reports, "_approvals", lambda tx, rows, definitions: {})
+    patch(run_starter.reports.handling, "_approvals", lambda tx, rows, definitions: {})
 
 
 def staged_runs_are_claimed_before_the_review(patch: Patch) -> None:
     """A staged run gets a publisher, whatever it waits for."""
-    patch(run_starter.claims, "reviews", _with(reviews, publishes_below=lambda row: 99))
+    patch(run_starter.claims.checks, "reviews", _with(reviews, publishes_below=lambda row: 99))
 
 
 def discards_only_what_is_queued(patch: Patch) -> None:
     """A cancel leaves what was staged for a review as it is."""
-    patch(run_starter.cancelling, "reviews", _with(reviews, approvals_of=lambda row: None))
+    patch(run_starter.claims.cancelling, "reviews", _with(reviews, approvals_of=lambda row: None))
 
 
 def discards_what_was_approved(patch: Patch) -> None:
     """A cancel ends staged runs, also those that wait for a publisher after their approval."""
-    patch(run_starter.cancelling, "reviews", _with(reviews, approvals_of=lambda row: 0))
+    patch(run_starter.claims.cancelling, "reviews", _with(reviews, approvals_of=lambda row: 0))
 
 
 def reviews_what_is_not_finished(patch: Patch) -> None:
@@ -50,13 +50,15 @@ def no_review_begins(patch: Patch) -> None:
 
 def publishes_over_changes(patch: Patch) -> None:
     """A publisher does not know what was approved."""
-    published = run_starter.launching._published
-    patch(run_starter.launching, "_published", lambda row, forced: replace(published(row, forced=forced), bases=()))
+    published = run_starter.host.launching._published
+    patch(
+        run_starter.host.launching, "_published", lambda row, forced: replace(published(row, forced=forced), bases=())
+    )
 
 
 def approves_changes_by_itself(patch: Patch) -> None:
     """What somebody changed is published as soon as that is known."""
-    patch(run_starter.decide, "HoldAgain", lambda review, *others: HoldAgain(review - 1, *others))
+    patch(run_starter.reports.decide, "HoldAgain", lambda review, *others: HoldAgain(review - 1, *others))
 
 
 class _With:

@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy import false, select, update
 
-import run_starter.claims
-import run_starter.outcomes
-import run_starter.reports
-import run_starter.suspects
+import run_starter.claims.checks
+import run_starter.claims.suspects
+import run_starter.reports.handling
+import run_starter.reports.outcomes
 from retrofill.states.attempt import AttemptOutcome
 from retrofill_core.contract.runs import RunReport
 from retrofill_core.domain import batch_size
@@ -20,23 +20,23 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, claims
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.tables import attempt, run
-from run_starter.decide import Fold
-from run_starter.hosting import DriverHost
-from run_starter.leases import Leases
-from run_starter.steps import End, Requeue, Split
+from run_starter.host.hosting import DriverHost
+from run_starter.reports.decide import Fold
+from run_starter.reports.leases import Leases
+from run_starter.reports.steps import End, Requeue, Split
 from tests.simulation import primitives
 from tests.simulation.mutations.patch import Patch
 
 
 def no_attempt_guard(patch: Patch) -> None:
     """A report applies to the live attempt that has its run now, whichever attempt it is about."""
-    gather = run_starter.reports.gather
+    gather = run_starter.reports.handling.gather
 
     def gather_any(tx: Any, reports: list[Any]) -> Any:
         reports[:] = [_of_the_live_attempt(tx.conn, report) for report in reports]
         return gather(tx, reports)
 
-    patch(run_starter.reports, "gather", gather_any)
+    patch(run_starter.reports.handling, "gather", gather_any)
 
 
 def _of_the_live_attempt(conn: Any, report: Any) -> Any:
@@ -53,14 +53,14 @@ def _of_the_live_attempt(conn: Any, report: Any) -> Any:
 
 def applications_are_mixed_up(patch: Patch) -> None:
     """Attempts that begin at once get the Spark application of the first of them."""
-    starts = run_starter.outcomes.Apply.starts
+    starts = run_starter.reports.outcomes.Apply.starts
 
     def first_for_all(self: Any) -> None:
         known = [spark for spark in self.outcome.began.values() if spark is not None]
         self.outcome.began.update(dict.fromkeys(self.outcome.began, known[0] if known else None))
         starts(self)
 
-    patch(run_starter.outcomes.Apply, "starts", first_for_all)
+    patch(run_starter.reports.outcomes.Apply, "starts", first_for_all)
 
 
 def leases_by_the_clock(patch: Patch) -> None:
@@ -144,7 +144,7 @@ def loss_by_assignment(patch: Patch) -> None:
         move(self.tx.conn, to, [row for row, _ in lost])
 
     patch(Fold, "_end_attempt", end)
-    patch(run_starter.outcomes.Apply, "_move_lost", move_lost)
+    patch(run_starter.reports.outcomes.Apply, "_move_lost", move_lost)
 
 
 def begun_is_forgotten(patch: Patch) -> None:
@@ -159,12 +159,12 @@ def begun_is_forgotten(patch: Patch) -> None:
 
 def ranges_are_retried_whole(patch: Patch) -> None:
     """The runs of a range that failed are tried in one of the same size again."""
-    batches = run_starter.claims.batches
+    batches = run_starter.claims.checks.batches
 
     def whole(runs: Sequence[Any], limit: int, most: int) -> Any:
         return batches([{**row, "range_limit": None} for row in runs], limit, most)
 
-    patch(run_starter.claims, "batches", whole)
+    patch(run_starter.claims.checks, "batches", whole)
 
 
 def ranges_fail_as_one(patch: Patch) -> None:
@@ -181,13 +181,13 @@ def ranges_fail_as_one(patch: Patch) -> None:
 
 def first_losses_count(patch: Patch) -> None:
     """Every loss counts, not only those of a run that is retried alone."""
-    run_row = run_starter.reports._run_row
-    patch(run_starter.reports, "_run_row", lambda row, **more: replace(run_row(row, **more), suspect=True))
+    run_row = run_starter.reports.handling._run_row
+    patch(run_starter.reports.handling, "_run_row", lambda row, **more: replace(run_row(row, **more), suspect=True))
 
 
 def suspects_at_once(patch: Patch) -> None:
     """Suspects are retried alone, but several at a time on one Spark server."""
-    for module in (run_starter.claims, run_starter.suspects):
+    for module in (run_starter.claims.checks, run_starter.claims.suspects):
         patch(module, "server_of", lambda definition: None)
 
 

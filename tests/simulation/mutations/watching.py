@@ -9,7 +9,7 @@ from sqlalchemy import and_, func, select, update
 
 import backfill_planner.calls
 import deadline_watcher.decide
-import run_starter.reports
+import run_starter.reports.handling
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState, Occasion
 from retrofill_core.domain.deadline import DeadlineState, Verdict
@@ -17,7 +17,7 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import callbacks, deadlines, listed
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.tables import callback, deadline
-from run_starter.steps import End, Requeue
+from run_starter.reports.steps import End, Requeue
 from tests.simulation.mutations.patch import Patch
 
 
@@ -92,7 +92,7 @@ def any_end_is_called(patch: Patch) -> None:
 
 def lost_runs_are_called(patch: Patch) -> None:
     """A run whose driver was lost is called as failed, though it is tried again."""
-    call = run_starter.reports._call_for_failures
+    call = run_starter.reports.handling._call_for_failures
 
     def too_soon(tx: Any, runs: Any, outcome: Any, definitions: Any, now: Any, partitions: int) -> None:
         steps = {
@@ -101,7 +101,7 @@ def lost_runs_are_called(patch: Patch) -> None:
         }
         call(tx, runs, replace(outcome, runs=steps), definitions, now, partitions)
 
-    patch(run_starter.reports, "_call_for_failures", too_soon)
+    patch(run_starter.reports.handling, "_call_for_failures", too_soon)
 
 
 def failures_join_what_was_called(patch: Patch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from retrofill_core.attempt_logs.files import Position, path_of
 from retrofill_core.bus.observability.exposition import Exposition
 from retrofill_tools.client.logs import OnDisk, OverHttp, Source, Unreachable, find, lines
-from run_starter.log_page import LogPage
+from run_starter.host.log_page import LogPage
 
 SECRET = "/logs/0123/"
 

@@ -80,7 +80,7 @@ def made(seed: int, drivers: int | None = None, runs: int | None = None, *, rang
     free = [0.0] * drivers
     found, position = [], 0
     while position < runs:
-        # Batches get smaller towards the end (``run_starter.batches``).
+        # Batches get smaller towards the end (``run_starter.claims.batches``).
         wanted, parts = (largest, drivers) if ranges else (rng.randint(1, largest), 2 * drivers)
         size = min(wanted, -(-(runs - position) // parts))
         factor = 1 + (drift - 1) * position / runs

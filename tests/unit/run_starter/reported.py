@@ -15,8 +15,8 @@ from retrofill_core.contract.runs import (
     TaskReported,
 )
 from retrofill_core.domain.run import RunState as R
-from run_starter.decide import AttemptRow, Fold, RunRow
-from run_starter.steps import Accept, AwaitPublisher, Begin, End, Requeue
+from run_starter.reports.decide import AttemptRow, Fold, RunRow
+from run_starter.reports.steps import Accept, AwaitPublisher, Begin, End, Requeue
 
 MOST_LOST = 5
 ERROR = ErrorInfo(type="E", message="no disk")

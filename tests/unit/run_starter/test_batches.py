@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from run_starter.batches import batch_limit, batches, how_many
+from run_starter.claims.batches import batch_limit, batches, how_many
 
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
 

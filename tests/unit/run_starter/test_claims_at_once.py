@@ -11,7 +11,7 @@ from retrofill_core.bus.faults import Conflict, Fenced, Poison
 from retrofill_core.bus.worker.rechecks import ALL_ACTIVE
 from retrofill_core.store.hosts import SEAT_CHANNEL
 from retrofill_core.store.runs import SLOT_CHANNEL
-from run_starter.claims import Claims
+from run_starter.claims.checks import Claims
 from run_starter.handler import StarterHandler
 from run_starter.memory import (
     LEASES_KEY,

@@ -27,9 +27,9 @@ from retrofill.states.task_run import TaskState as T
 from retrofill_core.domain.run import LIVE, UNFINISHED
 from retrofill_core.domain.run import MACHINE as RUN
 from retrofill_core.domain.run import RunState as R
-from run_starter.decide import Fold
-from run_starter.losses import SILENT
-from run_starter.steps import Begin
+from run_starter.reports.decide import Fold
+from run_starter.reports.losses import SILENT
+from run_starter.reports.steps import Begin
 
 RUNS, ATTEMPTS = (1, 2, 3), (5, 6)
 run_ids, attempt_ids = st.sampled_from(RUNS), st.sampled_from([5, 5, 5, 6, 9])

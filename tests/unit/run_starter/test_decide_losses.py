@@ -26,9 +26,9 @@ from retrofill.states.attempt import AttemptMode, AttemptOutcome
 from retrofill_core.contract.runs import ErrorInfo
 from retrofill_core.domain.run import LIVE
 from retrofill_core.domain.run import RunState as R
-from run_starter.decide import MAX_PUT_OFF_SECONDS, PUT_OFF_SECONDS
-from run_starter.losses import SILENT, UNKNOWN, Loss, failure, losses_of, stored, with_loss
-from run_starter.steps import Accept, AttemptEnd, AwaitPublisher, Begin, End, Requeue
+from run_starter.reports.decide import MAX_PUT_OFF_SECONDS, PUT_OFF_SECONDS
+from run_starter.reports.losses import SILENT, UNKNOWN, Loss, failure, losses_of, stored, with_loss
+from run_starter.reports.steps import Accept, AttemptEnd, AwaitPublisher, Begin, End, Requeue
 
 CANCELLED = AttemptOutcome.CANCELLED
 

@@ -25,8 +25,8 @@ from retrofill_core.contract.cost import Cost
 from retrofill_core.contract.runs import AttemptEnded, SparkApplication
 from retrofill_core.domain.run import LIVE
 from retrofill_core.domain.run import RunState as R
-from run_starter.losses import Loss
-from run_starter.steps import Accept, AttemptEnd, Begin, End, Requeue
+from run_starter.reports.losses import Loss
+from run_starter.reports.steps import Accept, AttemptEnd, Begin, End, Requeue
 
 # one report
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from run_starter.leases import _first
+from run_starter.reports.leases import _first
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from tests.unit.run_starter.reported import ERROR, attempt, began, ended, fold, 
 
 from retrofill.states.attempt import LAST_RANGE, AttemptMode, AttemptOutcome
 from retrofill_core.domain.run import RunState as R
-from run_starter.batches import batch_limit, batches, mode_of
-from run_starter.losses import SILENT, Loss
-from run_starter.steps import AwaitPublisher, Begin, End, Requeue, Split
+from run_starter.claims.batches import batch_limit, batches, mode_of
+from run_starter.reports.losses import SILENT, Loss
+from run_starter.reports.steps import AwaitPublisher, Begin, End, Requeue, Split
 
 RANGE = AttemptMode.RANGE
 IDS = (7, 8, 9, 10, 11)

@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from retrofill_core.contract.runs import AttemptHeartbeat
-from run_starter.report_wire import ReportWire
+from run_starter.host.report_wire import ReportWire
 
 
 class Broker:

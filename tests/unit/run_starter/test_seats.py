@@ -16,13 +16,13 @@ from retrofill.states.attempt import AttemptMode, AttemptOutcome
 from retrofill_core.contract.runs import AttemptEnded
 from retrofill_core.domain.run import RunState as R
 from retrofill_core.settings import Settings
-from run_starter import seats
 from run_starter.executors import Condition
-from run_starter.hosting import DriverHost
-from run_starter.launching import Launching
-from run_starter.leases import UNHEARD
-from run_starter.seats import Seats, warmed
-from run_starter.steps import AttemptEnd, AwaitPublisher, Requeue
+from run_starter.host import seats
+from run_starter.host.hosting import DriverHost
+from run_starter.host.launching import Launching
+from run_starter.host.seats import Seats, warmed
+from run_starter.reports.leases import UNHEARD
+from run_starter.reports.steps import AttemptEnd, AwaitPublisher, Requeue
 
 
 def row(no: int, attempt_id: int | None = None, *, warm: bool = False) -> Any:

@@ -11,8 +11,8 @@ from retrofill.protocol.table_output import TableOutput
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.table_places import Published, Use
-from run_starter.steps import Accept, Begin, End
-from run_starter.table_places import refusal, tables
+from run_starter.reports.steps import Accept, Begin, End
+from run_starter.reports.table_places import refusal, tables
 
 TABLE = TableOutput("lake.db.t", "lake.db.s", "day", "date", "delta", identity="delta 1")
 

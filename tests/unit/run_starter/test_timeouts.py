@@ -11,9 +11,9 @@ from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, RunReported, T
 from retrofill_core.domain.pipeline import TaskDefinition
 from retrofill_core.domain.run import RunState as R
 from run_starter.executors import TimedOut
-from run_starter.hosting import DriverHost
-from run_starter.losses import SILENT
-from run_starter.steps import Accept, AwaitPublisher, Begin, End, Requeue, Split
+from run_starter.host.hosting import DriverHost
+from run_starter.reports.losses import SILENT
+from run_starter.reports.steps import Accept, AwaitPublisher, Begin, End, Requeue, Split
 
 LATE = ErrorInfo(type="RunTimedOut", message="run 7 timed out after 10m: …")
 FAILED = End(R.FAILED, LATE)

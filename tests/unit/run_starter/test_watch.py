@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from run_starter import hosting
-from run_starter.hosting import Watch
+from run_starter.host import hosting
+from run_starter.host.hosting import Watch
 
 SECONDS = 20.0
 

@@ -9,7 +9,7 @@ from sqlalchemy import RowMapping
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.batch_size import next_size
 from retrofill_core.store import durations
-from run_starter.launching import Launching
+from run_starter.host.launching import Launching
 
 
 def batch_sizes(tx: Transaction, launching: Launching, backfills: Sequence[RowMapping]) -> dict[str, int]:

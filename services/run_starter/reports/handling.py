@@ -22,14 +22,14 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, reviews, run_cancels, task_runs
 from retrofill_core.store import runs as store
 from retrofill_core.store.clock import database_now
-from run_starter.alerts import Starts
-from run_starter.decide import AttemptRow, Fold, RunRow, TaskKey
 from run_starter.definitions import Definitions
-from run_starter.failures import call_for_failures
-from run_starter.losses import losses_of
-from run_starter.outcomes import Apply
-from run_starter.steps import End, Outcome
-from run_starter.table_places import refused
+from run_starter.reports.alerts import Starts
+from run_starter.reports.decide import AttemptRow, Fold, RunRow, TaskKey
+from run_starter.reports.failures import call_for_failures
+from run_starter.reports.losses import losses_of
+from run_starter.reports.outcomes import Apply
+from run_starter.reports.steps import End, Outcome
+from run_starter.reports.table_places import refused
 
 log = structlog.get_logger(__name__)
 NOTHING_REFUSED: Mapping[int, ErrorInfo] = {}

@@ -36,9 +36,9 @@ from retrofill_core.store import attempts, deadlines, hosts, task_runs, undo
 from retrofill_core.store import runs as store
 from retrofill_core.store.transition import IfNull, Plus
 from run_starter.announcing import Row, emit_state, facts, publishing
-from run_starter.losses import stored
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, pipeline_key, slot_freed, suspect_ended
-from run_starter.steps import (
+from run_starter.reports.losses import stored
+from run_starter.reports.steps import (
     Accept,
     AwaitPublisher,
     Begin,
@@ -51,7 +51,7 @@ from run_starter.steps import (
     Split,
     TaskStep,
 )
-from run_starter.timeouts import times_out_at
+from run_starter.reports.timeouts import times_out_at
 
 NO_COST = Cost()
 # Pause after an attempt in which nothing began.

@@ -17,7 +17,7 @@ from retrofill_core.store import runs as store
 from retrofill_core.store.clock import database_now
 from run_starter.announcing import emit_state, facts
 from run_starter.memory import backfill_key
-from run_starter.outcomes import resolve_deadlines
+from run_starter.reports.outcomes import resolve_deadlines
 
 CANCEL_CHUNK = 500
 

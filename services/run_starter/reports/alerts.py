@@ -20,7 +20,7 @@ from retrofill_core.domain.deadline import Arming, alerts_counting_from, arm, ar
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.store import deadlines
 from run_starter.definitions import Definitions
-from run_starter.steps import TaskStep
+from run_starter.reports.steps import TaskStep
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ from retrofill_core.contract.topics import Topic
 from retrofill_core.store import attempts, hosts
 from retrofill_core.store import runs as store
 from retrofill_core.store.clock import database_now
-from run_starter.decide import Fold
 from run_starter.definitions import Definitions
-from run_starter.losses import SILENT
 from run_starter.memory import LEASES_KEY
-from run_starter.reports import Rows, settle
-from run_starter.steps import Outcome
-from run_starter.timeouts import interrupt
+from run_starter.reports.decide import Fold
+from run_starter.reports.handling import Rows, settle
+from run_starter.reports.losses import SILENT
+from run_starter.reports.steps import Outcome
+from run_starter.reports.timeouts import interrupt
 
 log = structlog.get_logger(__name__)
 WAIT_FOR_END_SECONDS = 0.1

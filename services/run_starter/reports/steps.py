@@ -10,7 +10,7 @@ from retrofill.states.task_run import TaskState
 from retrofill_core.contract.cost import Cost
 from retrofill_core.contract.runs import ErrorInfo, PublishedOutput, Report, SparkApplication
 from retrofill_core.domain.run import RunState
-from run_starter.losses import Losses
+from run_starter.reports.losses import Losses
 
 # What happens to a run. Each is applied by the function of the same name in ``outcomes.py``.
 

@@ -26,9 +26,9 @@ from retrofill_core.store.launches import unpublished as unpublished_attempts
 from retrofill_core.store.transition import Plus
 from run_starter.announcing import publishing
 from run_starter.executors import LaunchRequest
-from run_starter.launching import Launching, accepted_attempts, code_of, tries_used
-from run_starter.leases import Leases
+from run_starter.host.launching import Launching, accepted_attempts, code_of, tries_used
 from run_starter.memory import LEASES_KEY
+from run_starter.reports.leases import Leases
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from retrofill_core.store import attempts
 from retrofill_core.store.engine import reading
 from run_starter.executors import NOT_ALLOWED, Key, Launcher, LaunchRequest, OnDelivery, TimedOut
 from run_starter.executors.driver_reports import SOURCE
-from run_starter.lineage import Lineage, NoLineage
-from run_starter.report_wire import ReportWire
+from run_starter.host.lineage import Lineage, NoLineage
+from run_starter.host.report_wire import ReportWire
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS = 1.0

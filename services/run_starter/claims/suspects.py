@@ -15,7 +15,7 @@ from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.store import claims as store
-from run_starter.batches import batches
+from run_starter.claims.batches import batches
 from run_starter.memory import SUSPECTS_KEY
 
 

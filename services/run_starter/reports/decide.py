@@ -24,8 +24,8 @@ from retrofill_core.contract.runs import (
     TaskReported,
 )
 from retrofill_core.domain.run import LIVE, RunState
-from run_starter.losses import RELEASED, UNKNOWN, Losses, failure, with_loss
-from run_starter.steps import (
+from run_starter.reports.losses import RELEASED, UNKNOWN, Losses, failure, with_loss
+from run_starter.reports.steps import (
     Accept,
     AttemptEnd,
     AwaitPublisher,

@@ -27,8 +27,8 @@ from retrofill_core.settings import Settings
 from retrofill_core.store import hosts
 from retrofill_core.store.engine import reading
 from run_starter.executors import Condition, Executor, Key
-from run_starter.hosting import DriverHost
-from run_starter.launching import Launching
+from run_starter.host.hosting import DriverHost
+from run_starter.host.launching import Launching
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS = 1.0

@@ -15,10 +15,10 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.store import hosts, runs, seat_waits
 from retrofill_core.store.claims import Taken
+from run_starter.claims.starting import Wanted
 from run_starter.executors import has_tables
 from run_starter.memory import YIELD_SECONDS, Memory, pipeline_key, slot_freed
 from run_starter.sharing import Candidate, Pipeline, Rivals, Seats, Shares, free_slots, most
-from run_starter.starting import Wanted
 
 POLL_SECONDS = 5.0
 

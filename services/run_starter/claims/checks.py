@@ -19,14 +19,14 @@ from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.store import backfills, hosts, reviews
 from retrofill_core.store import claims as store
 from retrofill_core.store.seat_waits import Rank
-from run_starter.batches import batch_limit, batches, how_many, mode_of
-from run_starter.cancelling import cancel, cancel_runs
+from run_starter.claims.batches import batch_limit, batches, how_many, mode_of
+from run_starter.claims.cancelling import cancel, cancel_runs
+from run_starter.claims.seating import POLL_SECONDS, leave, offered, publishable, seated, wait
+from run_starter.claims.sizes import batch_sizes
+from run_starter.claims.starting import Starting, Wanted
+from run_starter.claims.suspects import next_attempts, server_of
 from run_starter.memory import Memory, backfill_key, backfills_in, pipeline_key, pipelines_in
-from run_starter.seating import POLL_SECONDS, leave, offered, publishable, seated, wait
 from run_starter.sharing import Candidate, Pipeline, Rivals, Shares, share
-from run_starter.sizes import batch_sizes
-from run_starter.starting import Starting, Wanted
-from run_starter.suspects import next_attempts, server_of
 
 # Claimants read beyond the free slots, because the first ones' rows may be locked.
 SPARE = 8

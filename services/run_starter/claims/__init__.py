@@ -1,0 +1,1 @@
+"""Claims: which runs start next, on which free seats, and which are cancelled instead."""

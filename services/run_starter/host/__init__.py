@@ -1,0 +1,1 @@
+"""This replica as a host of drivers: its seats, launches, their logs and reports."""

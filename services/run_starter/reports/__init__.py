@@ -1,0 +1,1 @@
+"""Reports of drivers, leases and time-outs: decided on, written and announced."""
