@@ -32,7 +32,6 @@ from retrofill_core.deadlines.arming import Armer
 from retrofill_core.deadlines.rows import Subject
 from retrofill_core.domain.alert import AT_PLANNING, OF_BACKFILL, Reference, check_handled, finish_by
 from retrofill_core.domain.backfill import BackfillState, Publish, ReprocessBehavior
-from retrofill_core.domain.changed_schedule import schedule_changed
 from retrofill_core.domain.deadline import alerts_counting_from, arm, due_at_planning
 from retrofill_core.domain.planning import (
     Intervals,
@@ -40,8 +39,6 @@ from retrofill_core.domain.planning import (
     Reason,
     Rejection,
     find_intervals,
-    past,
-    plan,
     unknown_pipeline,
 )
 from retrofill_core.settings import Settings
@@ -226,27 +223,13 @@ def _decide_backfill(
     intervals: KnownIntervals,
     settings: Settings,
 ) -> Plan | Rejection:
-    size = len(json.dumps(body.conf))
-    if size > settings.max_conf_bytes:
-        return Rejection(
-            Reason.CONF_TOO_LARGE,
-            f"conf has {size:,} bytes as JSON, more than {settings.max_conf_bytes:,}: store the data where tasks can read it",
-        )
     if stored is None:
         return unknown_pipeline(body.pipeline, pipelines.all_names(conn))
-    now = database_now(conn)
-    if (too_late := past(body.finish_by, body.budget_until, now)) is not None:
-        return too_late
     found = intervals.of(stored, body)
-    if (changed := schedule_changed(stored.definition, body.expected, found, body.reprocess_behavior)) is not None:
-        return changed
-    if isinstance(found, Rejection):
-        return found
-    refused = too_slow(len(found.starts), request.timed_out)
-    if refused is not None:
-        return refused
-    history = planning.history(conn, stored.no, found)
-    return plan(stored.definition, found, history, body.reprocess_behavior, now)
+    if isinstance(found, Intervals):
+        found = too_slow(len(found.starts), request.timed_out) or found
+    decision, _ = planning.decide(conn, settings, stored, body, found)
+    return decision
 
 
 def _write(

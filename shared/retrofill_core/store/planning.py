@@ -1,7 +1,8 @@
-"""What planning reads, for the planner and for dry runs, and how a plan is inserted."""
+"""What becomes of a request, decided for the planner and for dry runs alike, and how a plan is inserted."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,11 +11,16 @@ from sqlalchemy import BigInteger, Connection, Integer, Text, func, insert, lite
 from sqlalchemy.dialects.postgresql import TSTZMULTIRANGE, Range
 from sqlalchemy.dialects.postgresql.ranges import MultiRange
 
+from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.domain.backfill import ACTIVE, BackfillState
-from retrofill_core.domain.planning import Active, History, Intervals, Plan
+from retrofill_core.domain.changed_schedule import schedule_changed
+from retrofill_core.domain.planning import Active, History, Intervals, Plan, Reason, Rejection, past, plan
 from retrofill_core.domain.run import RunState
+from retrofill_core.settings import Settings
 from retrofill_core.store import overlaps
 from retrofill_core.store.arrays import CHUNK, Arrays
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.pipelines import StoredPipeline
 from retrofill_core.store.tables import Moment, backfill, backfill_interval, run
 
 # First key of our advisory locks; the second is the pipeline's number.
@@ -25,6 +31,38 @@ def lock_pipelines(conn: Connection, numbers: Sequence[int]) -> None:
     """Take the planning locks of pipelines until the transaction ends, in numerical order."""
     for no in sorted(set(numbers)):
         conn.execute(text("SELECT pg_advisory_xact_lock(:space, :no)"), {"space": PLANNING_LOCK, "no": no})
+
+
+def decide(
+    conn: Connection,
+    settings: Settings,
+    stored: StoredPipeline,
+    body: BackfillRequested,
+    found: Intervals | Rejection,
+) -> tuple[Plan | Rejection, History]:
+    """The plan of a request whose intervals are ``found``, or why there is none; and what it was decided from."""
+    now, definition = database_now(conn), stored.definition
+    refused = (
+        _too_large(body, settings.max_conf_bytes)
+        or past(body.finish_by, body.budget_until, now)
+        or schedule_changed(definition, body.expected, found, body.reprocess_behavior)
+    )
+    if refused is not None:
+        return refused, History()
+    if isinstance(found, Rejection):
+        return found, History()
+    known = history(conn, stored.no, found)
+    return plan(definition, found, known, body.reprocess_behavior, now), known
+
+
+def _too_large(body: BackfillRequested, most: int) -> Rejection | None:
+    size = len(json.dumps(body.conf))
+    if size <= most:
+        return None
+    return Rejection(
+        Reason.CONF_TOO_LARGE,
+        f"conf has {size:,} bytes as JSON, more than {most:,}: store the data where tasks can read it",
+    )
 
 
 _COVERED = func.coalesce(

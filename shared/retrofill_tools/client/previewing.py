@@ -11,15 +11,13 @@ from typing import Any
 from sqlalchemy import Connection
 
 from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.domain.changed_schedule import schedule_changed
 from retrofill_core.domain.coverage import Finished, Stretch, between, latest
 from retrofill_core.domain.pipeline import PipelineDefinition
-from retrofill_core.domain.planning import Active, History, Plan, Rejection, find_intervals, past, plan
+from retrofill_core.domain.planning import Active, History, Plan, Rejection, find_intervals
 from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.pipelines import StoredPipeline
-from retrofill_core.store.planning import history
+from retrofill_core.store.planning import decide
 from retrofill_tools.client import estimates
 from retrofill_tools.client.pipeline_facts import find_pipeline
 from retrofill_tools.client.pools import why_unserved
@@ -141,18 +139,9 @@ def look_ahead(conn: Connection, settings: Settings, request: BackfillRequested)
 def preview(
     conn: Connection, settings: Settings, stored: StoredPipeline, request: BackfillRequested
 ) -> tuple[Plan | Rejection, History]:
-    """The planner's decision if it were made now, by the same rules on the same data, and this data."""
-    now, definition = database_now(conn), stored.definition
-    if (too_late := past(request.finish_by, request.budget_until, now)) is not None:
-        return too_late, History()
-    found = find_intervals(definition, request.spans, settings.max_plan_runs)
-    changed = schedule_changed(definition, request.expected, found, request.reprocess_behavior)
-    if changed is not None:
-        return changed, History()
-    if isinstance(found, Rejection):
-        return found, History()
-    known = history(conn, stored.no, found)
-    return plan(definition, found, known, request.reprocess_behavior, now), known
+    """The planner's decision if it were made now, and what it would be made from."""
+    found = find_intervals(stored.definition, request.spans, settings.max_plan_runs)
+    return decide(conn, settings, stored, request, found)
 
 
 def _runs_of(numbers: Sequence[int]) -> list[range]:

@@ -15,7 +15,7 @@ from retrofill_core.store import pipelines
 from retrofill_tools.client.previewing import preview
 
 PAST, LATER = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
-SETTINGS: Any = SimpleNamespace(max_plan_runs=100)
+SETTINGS: Any = SimpleNamespace(max_plan_runs=100, max_conf_bytes=20)
 
 
 def previewed(**more: Any) -> Any:
@@ -35,9 +35,12 @@ def previewed(**more: Any) -> Any:
     [
         ({"finish_by": PAST}, "finish_by_past", "finish_by 2020-01-01T00:00:00+00:00 is in the past"),
         ({"budget": {"until": PAST}}, "budget_past", "budget.until 2020-01-01T00:00:00+00:00 is in the past"),
+        ({"conf": {"note": "twenty characters or more"}}, "conf_too_large", "conf has 37 bytes as JSON, more than 20"),
+        ({"from": "2020-01-03", "to": "2020-01-01"}, "bad_range", "'from' 2020-01-03 is after 'to' 2020-01-01"),
+        ({"to": "2020-12-31"}, "too_many_runs", "the range has more than 100 data intervals"),
     ],
 )
-def test_a_moment_in_the_past_is_foreseen(more: dict[str, Any], reason: str, said: str) -> None:
+def test_what_the_planner_would_refuse_is_foreseen(more: dict[str, Any], reason: str, said: str) -> None:
     rejection = previewed(**more)
     assert (rejection.reason, rejection.message.startswith(said)) == (reason, True)
 
