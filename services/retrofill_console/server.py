@@ -14,7 +14,7 @@ import structlog
 import uvicorn
 
 from retrofill.errors import NotConfigured, UserError
-from retrofill.secrets.redaction import configure_redaction
+from retrofill.masking import configure_masking
 from retrofill_console.app import make_app
 from retrofill_console.console import Console, make_console
 from retrofill_console.login import Login
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 def serve(settings: Settings, port: int) -> None:
     """Raises ``UserError`` if the port cannot be had, or if nobody would have to log in."""
     configure_logging(settings.log_level)
-    configure_redaction(settings.redact)
+    configure_masking(settings.redact)
     # The server raises the signal that ended it once more, which by default is the process's death of it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     login, console = Login(settings), make_console(settings)

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any, Iterator, Mapping
 
-from retrofill.secrets.redaction import redacted_in
+from retrofill.masking import masked_in
 
 _bound: ContextVar[Mapping[str, Any]] = ContextVar("retrofill_bound", default=MappingProxyType({}))
 _FIELDS = "retrofill_fields"
@@ -82,7 +82,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps({name: redacted_in(value) for name, value in line.items()}, default=repr)
+        return json.dumps({name: masked_in(value) for name, value in line.items()}, default=repr)
 
 
 def configure(level: str) -> None:

@@ -24,8 +24,8 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
+from retrofill.masking import masked_conf, masked_remote
 from retrofill.sdk.names import DEFAULT_POOL, check_name
-from retrofill.secrets.masking import masked_conf, masked_remote
 from retrofill_core.domain.environment import SHA256
 from retrofill_core.setting_types import ConnectAddress, HttpAddress, StoreAddress, check_cluster
 

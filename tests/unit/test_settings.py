@@ -82,7 +82,7 @@ def test_no_secret_is_shown() -> None:
         assert "aHVudGVy" not in text
     assert shown(settings)["RETROFILL_KAFKA_CONFIG"] == {"sasl.password": "**********"}
     assert shown(settings)["RETROFILL_SPARK_SUBMIT_CONF"]["spark.executor.memory"] == "2g"
-    remote = "sc://host:15002/;use_ssl=true;token=**********;x-api=**********;user_id=me"
+    remote = "sc://host:15002/;use_ssl=true;token=***;x-api=***;user_id=me"
     assert shown(settings)["RETROFILL_SPARK_REMOTE"] == remote
 
 

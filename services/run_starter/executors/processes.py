@@ -13,7 +13,7 @@ from typing import IO
 import psutil
 
 from retrofill.driver.process import LEASE_OVER
-from retrofill.secrets.redaction import redacted
+from retrofill.masking import masked
 from retrofill.system.groups import STACK, await_exit
 
 GRACE_SECONDS = 2.0
@@ -175,7 +175,7 @@ def last_words(home: Path, start: int) -> str | None:
     except OSError:
         return None
     found = next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith("{")), None)
-    return None if found is None else redacted(found)[:LAST_CHARS]
+    return None if found is None else masked(found)[:LAST_CHARS]
 
 
 def exit_reason(process: subprocess.Popen[str], why: str | None) -> str:

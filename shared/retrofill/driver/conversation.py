@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import IO, Any, Callable
 
 from retrofill.driver.process import Ending
-from retrofill.secrets.redaction import redacted
+from retrofill.masking import masked
 
 MAX_REASON = 1000
 # What a host sends, besides what a handler is for.
@@ -30,7 +30,7 @@ class Conversation:
             kind: messages.put for kind, messages in self._messages.items()
         }
         self._saying = threading.Lock()
-        ending.tell = lambda why: self.say("lost", redacted(why)[:MAX_REASON])
+        ending.tell = lambda why: self.say("lost", masked(why)[:MAX_REASON])
         threading.Thread(target=self._read, name="host", daemon=True).start()
 
     def say(self, kind: str, fields: object) -> None:

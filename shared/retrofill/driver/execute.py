@@ -12,10 +12,10 @@ from queue import SimpleQueue
 from typing import Callable, ContextManager, Mapping, Protocol, Sequence
 
 from retrofill.driver.graph import choose, next_step, outcome
+from retrofill.masking import masked
 from retrofill.protocol.definition import Task
 from retrofill.protocol.errors import error_info, whole_traceback
 from retrofill.protocol.facts import ErrorInfo, Published
-from retrofill.secrets.redaction import redacted
 from retrofill.states.task_run import TaskState
 
 S = TaskState
@@ -174,7 +174,7 @@ class Execution:
         if error is not None:
             # Even if the user's code closed it, or nobody reads it.
             with suppress(OSError, ValueError):
-                sys.stderr.write(redacted(f"task {task.name}, try {tries} failed:\n{whole_traceback(error)}"))
+                sys.stderr.write(masked(f"task {task.name}, try {tries} failed:\n{whole_traceback(error)}"))
 
 
 def backoff(delay_seconds: float, tries: int) -> float:

@@ -8,7 +8,7 @@ from typing import Callable
 
 from retrofill.driver.application import Server
 from retrofill.driver.session import connect_apart
-from retrofill.secrets.masking import masked_remote
+from retrofill.masking import masked_remote
 from retrofill.spark.loss import line_of
 
 # A server that starts answers late; one that is gone is tried again by the next process.

@@ -19,11 +19,11 @@ from retrofill.driver.config import Config
 from retrofill.driver.ending import ending
 from retrofill.driver.environment import packed_file, with_environment
 from retrofill.driver.script_fields import BadArgument, Fields
+from retrofill.masking import masked
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.definition import Script, Task
 from retrofill.protocol.errors import MAX_SEARCHED
 from retrofill.protocol.launch import Launch, Piece
-from retrofill.secrets.redaction import redacted
 from retrofill.spark import clusters
 from retrofill.spark.clusters import Cluster
 from retrofill.spark.clusters.find import cluster_of
@@ -226,7 +226,7 @@ def _pass_on(process: subprocess.Popen[str]) -> list[str]:
         begins = piece.endswith("\n")
         sys.stderr.write(piece)
     # Before they are cut: half of a secret would not be recognized.
-    return [redacted(line)[:LINE_CHARS] for line in last]
+    return [masked(line)[:LINE_CHARS] for line in last]
 
 
 def _kill(script: Running) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Iterator
 
 import retrofill
+from retrofill.masking import masked
 from retrofill.protocol.facts import ErrorInfo
-from retrofill.secrets.redaction import redacted
 
 # Bytes of UTF-8. The message schemas limit characters, of which there are never more.
 MESSAGE_BYTES = 4000
@@ -81,7 +81,7 @@ def _traceback(error: BaseException) -> str:
         if len(whole.encode("utf-8", "replace")) <= TRACEBACK_BYTES:
             return whole
         message = _safe("".join(traceback.format_exception_only(type(error), error)))
-        return _tail(redacted("".join(chain.stack.format())), TRACEBACK_BYTES // 2) + "\n" + message
+        return _tail(masked("".join(chain.stack.format())), TRACEBACK_BYTES // 2) + "\n" + message
     except Exception:  # noqa: BLE001 - the same as above
         return ""
 
@@ -109,7 +109,7 @@ def _safe(text: str) -> str:
 
     Call it before cutting: half of a secret would not be recognized.
     """
-    return redacted(without_jvm(text[:MAX_SEARCHED]))
+    return masked(without_jvm(text[:MAX_SEARCHED]))
 
 
 def _cut(text: str, limit: int) -> str:

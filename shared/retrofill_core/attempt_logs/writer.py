@@ -22,7 +22,7 @@ from pathlib import Path
 
 from retrofill.attempt_logs.channel import next_log
 from retrofill.attempt_logs.marks import SIGN, note
-from retrofill.secrets.redaction import configure_redaction, redacted
+from retrofill.masking import configure_masking, masked
 from retrofill_core.attempt_logs.files import parts, path_of, sweep
 
 CHUNK = 65_536
@@ -216,7 +216,7 @@ def _last_part(folder: Path, attempt_id: int) -> tuple[int, int]:
 
 def _masked(line: bytes) -> bytes:
     # Bytes that are no text stay as they are.
-    return redacted(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    return masked(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _complain(what: str) -> None:
@@ -231,7 +231,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     given = json.load(sys.stdin)
     config = Config(**{**given, "redact": tuple(given["redact"])})
-    configure_redaction(config.redact)
+    configure_masking(config.redact)
     Writer(config).run()
 
 

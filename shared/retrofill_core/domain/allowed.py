@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from retrofill.secrets.masking import hides
+from retrofill.masking import hides
 from retrofill.user_code.paths import is_inside
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
 

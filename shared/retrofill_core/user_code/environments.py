@@ -15,7 +15,7 @@ from hashlib import sha256 as hashed
 from pathlib import Path
 
 from retrofill.errors import last_line
-from retrofill.secrets.redaction import redacted
+from retrofill.masking import masked
 from retrofill.system.durable import sync, sync_trees
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.interpreter import Interpreter, NoInterpreter
@@ -193,7 +193,7 @@ class Environments:
             raise CodeUnavailable(f"the environment cannot be unpacked in {UNPACK_SECONDS:.0f} seconds, {AGAIN}") from e
         except subprocess.CalledProcessError as e:
             last = last_line(e.stderr)
-            why = redacted(last) or f"status {e.returncode}"
+            why = masked(last) or f"status {e.returncode}"
             if any(f"[Errno {number}]" in last for number in OF_THIS_MACHINE):
                 raise CannotUnpackHere(f"the environment cannot be unpacked into {self._folder}: {why}") from e
             raise CodeUnavailable(

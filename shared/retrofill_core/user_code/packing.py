@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from retrofill.errors import UserError, last_line
-from retrofill.secrets.redaction import redacted
+from retrofill.masking import masked
 from retrofill_core.domain.environment import PackedEnvironment
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.interpreter import Interpreter, NoInterpreter
@@ -122,7 +122,7 @@ def _build(requirements: Path, interpreter: Interpreter, file: Path) -> None:
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode != 0:
-        output = redacted(done.stderr)
+        output = masked(done.stderr)
         with tempfile.NamedTemporaryFile("w", prefix="retrofill-pack-", suffix=".log", delete=False) as log:
             log.write(output)
         raise UserError(

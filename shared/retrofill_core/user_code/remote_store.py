@@ -11,8 +11,7 @@ from typing import Any
 import fsspec
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from retrofill.secrets.masking import MASK, hides
-from retrofill.secrets.redaction import redacted
+from retrofill.masking import MASK, hides, masked
 from retrofill_core.user_code.archive import Archive
 from retrofill_core.user_code.store import (
     ADVICE_TO_APPLY,
@@ -125,7 +124,7 @@ class RemoteStore:
         text = " ".join(str(error).split()) or type(error).__name__
         for secret in _secrets(self._options):
             text = text.replace(secret, MASK)
-        return redacted(text)[:MAX_REASON].rstrip(".")
+        return masked(text)[:MAX_REASON].rstrip(".")
 
 
 def _rename_into_place(files: Any, path: str, write: Callable[[str], object]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from retrofill.secrets.masking import masked_conf, masked_remote
+from retrofill.masking import masked_conf, masked_remote
 from retrofill_core.settings import Settings
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import print_json, print_text

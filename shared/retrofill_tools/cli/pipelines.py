@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from retrofill.errors import UserError, WrongUsage
+from retrofill.masking import masked_conf
 from retrofill.sdk.duration import written
-from retrofill.secrets.masking import masked_conf
 from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.batch_size import target_seconds

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, RowMapping
 
 from retrofill.attempt_logs.marks import Part
 from retrofill.errors import UserError, WrongUsage
-from retrofill.secrets.redaction import configure_redaction
+from retrofill.masking import configure_masking
 from retrofill.states.attempt import LIVE
 from retrofill_core.settings import Settings
 from retrofill_tools.cli.completion import backfill_ids
@@ -47,7 +47,7 @@ def logs(
     if follow and as_json:
         raise WrongUsage("--follow and --json cannot be combined: --json is one document")
     settings = load_settings()
-    configure_redaction(settings.redact)
+    configure_masking(settings.redact)
     with reading_engine(settings) as engine:
         with snapshot(engine) as conn:
             attempt, part = find_attempt(conn, target, day)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from retrofill.errors import UserError, WrongUsage
-from retrofill.secrets.masking import masked_remote
+from retrofill.masking import masked_remote
 from retrofill_core.contract.topics import SERVICES
 from retrofill_tools.cli import hosts, pools
 from retrofill_tools.cli.output import print_json

@@ -15,13 +15,13 @@ from sqlalchemy import Connection, RowMapping, select
 from retrofill.driver.session import connect_apart
 from retrofill.driver.versions import set_all
 from retrofill.errors import UserError
+from retrofill.masking import masked_remote
 from retrofill.outputs.kept import key_of
 from retrofill.outputs.publication import own_folder
 from retrofill.outputs.summary import Summary, of_folder, of_table
 from retrofill.outputs.tables.iceberg_target import use_current_state
 from retrofill.protocol.interval import Interval
 from retrofill.protocol.table_output import TableOutput
-from retrofill.secrets.masking import masked_remote
 from retrofill.spark.loss import line_of
 from retrofill_core.domain.run import RunState
 from retrofill_core.pools import pools_of, settings_of

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import httpx
 
-from retrofill.secrets.redaction import redacted
+from retrofill.masking import masked
 from retrofill_core.attempt_logs.files import NEXT, Position, read
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
@@ -99,7 +99,7 @@ class Tail:
 
 
 def _shown(line: bytes) -> str:
-    return redacted(line.decode("utf-8", "replace"))
+    return masked(line.decode("utf-8", "replace"))
 
 
 def lines(source: Source, goes_on: Callable[[], bool]) -> Iterator[str]:

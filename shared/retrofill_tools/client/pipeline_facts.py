@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from retrofill.errors import NotThere
-from retrofill.secrets.masking import masked_conf
+from retrofill.masking import masked_conf
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import unknown_pipeline
 from retrofill_core.store import pipelines as stored_pipelines

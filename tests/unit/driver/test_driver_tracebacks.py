@@ -7,8 +7,8 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 from retrofill.errors import first_line
+from retrofill.masking import masked
 from retrofill.protocol.errors import error_info, whole_traceback
-from retrofill.secrets.redaction import redacted
 
 
 def in_between() -> None:
@@ -18,7 +18,7 @@ def in_between() -> None:
 
 
 def in_retrofill() -> None:
-    redacted(None)  # type: ignore[arg-type]
+    masked(None)  # type: ignore[arg-type]
 
 
 def chained() -> None:

@@ -14,9 +14,9 @@ import pytest
 from tests.unit.driver.pooled import Recorder, launch
 
 from retrofill.driver.config import Config
+from retrofill.masking import configure_masking, masked
 from retrofill.outputs.kept import AREA
 from retrofill.protocol.table_output import TableOutput
-from retrofill.secrets.redaction import configure_redaction, redacted
 from retrofill.spark.home import SparkHome
 from retrofill.spark.java import bundled
 from retrofill.states.attempt import AttemptMode
@@ -37,12 +37,12 @@ def settings(pools: dict[str, Any], **more: Any) -> Settings:
 
 
 @pytest.fixture
-def masked() -> Any:
+def configured() -> Any:
     yield
-    configure_redaction(())
+    configure_masking(())
 
 
-def test_variables_come_from_where_they_are(tmp_path: Path, masked: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_come_from_where_they_are(tmp_path: Path, configured: None, monkeypatch: pytest.MonkeyPatch) -> None:
     # A demo may have left the addresses of its stack in the working directory.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "key").write_text(f"{SECRET}\nsecond line\n")
@@ -59,8 +59,8 @@ def test_variables_come_from_where_they_are(tmp_path: Path, masked: None, monkey
     # Nor do the drivers of other pools inherit what is this one's.
     assert (gpu.withheld, cpu.withheld) == ({"HOSTS_TOKEN"}, {"HOSTS_TOKEN"})
     assert cpu.environment == {}
-    configure_redaction(told(gpu.settings)["redact"])
-    shown = redacted(f"a {SECRET} b, {json.dumps(SECRET)}, second line, token-of-the-host, canary, x")
+    configure_masking(told(gpu.settings)["redact"])
+    shown = masked(f"a {SECRET} b, {json.dumps(SECRET)}, second line, token-of-the-host, canary, x")
     assert shown == 'a *** b, "***", ***, ***, ***, x'
     assert gpu.settings.redact[0] == "canary"
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from retrofill.log import bound, configure, get_log
+from retrofill.masking import configure_masking, masked
 from retrofill.protocol.errors import MESSAGE_BYTES, TRACEBACK_BYTES, error_info
-from retrofill.secrets.redaction import configure_redaction, redacted
 from retrofill_core.settings import WrongSetting, read_settings
 
 
 @pytest.fixture(autouse=True)
 def _only_built_in() -> Iterator[None]:
     yield
-    configure_redaction(())
+    configure_masking(())
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ def _only_built_in() -> Iterator[None]:
     ],
 )
 def test_what_is_masked_without_any_setting(text: str, safe: str) -> None:
-    assert redacted(text) == safe
+    assert masked(text) == safe
 
 
 def test_patterns_of_the_setting_mask_their_groups_or_all(monkeypatch: pytest.MonkeyPatch) -> None:
     for given in (r'["card (\\d+)", "Mr\\. \\w+"]', "card (\\d+)\n\nMr\\. \\w+\n"):
         monkeypatch.setenv("RETROFILL_REDACT", given)
-        configure_redaction(read_settings().redact)
-        assert redacted("Mr. Smith, card 4711, password=x") == "***, card ***, password=***"
+        configure_masking(read_settings().redact)
+        assert masked("Mr. Smith, card 4711, password=x") == "***, card ***, password=***"
 
 
 @pytest.mark.parametrize(("given", "why"), [("a(b", "not a valid regular expression"), ('["ok", "x*"]', "empty text")])

@@ -1,1 +1,0 @@
-"""Secrets in settings, logs and errors: how they are recognized and masked."""
