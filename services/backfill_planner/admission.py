@@ -1,4 +1,4 @@
-"""How much of a batch one step takes on.
+"""Limits how much of a batch one step takes on.
 
 The rest waits for the next step, so neither memory nor time of a step grows with the batch.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -30,9 +30,9 @@ from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.topics import Topic
 from retrofill_core.deadlines.arming import Armer
 from retrofill_core.deadlines.rows import Subject
-from retrofill_core.domain.alert import AT_PLANNING, OF_BACKFILL, Reference, check_handled, finish_by
+from retrofill_core.domain.alert import AT_PLANNING, OF_BACKFILL, finish_by
 from retrofill_core.domain.backfill import BackfillState, Publish, ReprocessBehavior
-from retrofill_core.domain.deadline import alerts_counting_from, arm, due_at_planning
+from retrofill_core.domain.deadline import alerts_counting_from, arm_planned, due_at_planning
 from retrofill_core.domain.planning import (
     Intervals,
     Plan,
@@ -59,12 +59,6 @@ _ADDED_LATER: dict[str, object] = {
     "publish": "at_once",
     "interval_ends": [],
 }
-# What deadlines of the whole backfill count from, given when it was planned.
-_BACKFILL_REFERENCES: dict[Reference, Callable[[datetime], datetime]] = {
-    Reference.BACKFILL_REQUESTED_AT: lambda planned_at: planned_at,
-}
-check_handled(_BACKFILL_REFERENCES, OF_BACKFILL)
-
 AnyRequest = BackfillRequested | BackfillUndoRequested
 
 
@@ -310,11 +304,11 @@ def _arm_deadlines(
     """Arm all deadlines whose reference is known at planning."""
     definition = stored.definition
     armer = Armer(tx, id, definition.name, partitions, now)
-    for alert in alerts_counting_from(definition.deadlines, *OF_BACKFILL):
-        armer.arm(alert, [Subject(None, arm(alert, _BACKFILL_REFERENCES[alert.reference](now), now))])
+    of_backfill = alerts_counting_from(definition.deadlines, *OF_BACKFILL)
     if body.finish_by is not None:
-        alert = finish_by(body.finish_by, body.finish_by_callback)
-        armer.arm(alert, [Subject(None, arm(alert, body.finish_by, now))])
+        of_backfill.append(finish_by(body.finish_by, body.finish_by_callback))
+    for alert in of_backfill:
+        armer.arm(alert, [Subject(None, arm_planned(alert, now, now))])
     of_runs = alerts_counting_from(definition.deadlines, *AT_PLANNING)
     starts = made.starts(backwards=body.run_backwards) if of_runs else []
     for alert in of_runs:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy import RowMapping
@@ -22,9 +20,9 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunRetryRequested, RunsRetried
 from retrofill_core.deadlines.arming import Armer, resolve
 from retrofill_core.deadlines.rows import Subject
-from retrofill_core.domain.alert import AT_PLANNING, DeadlineAlert, Reference, check_handled
+from retrofill_core.domain.alert import AT_PLANNING, DeadlineAlert
 from retrofill_core.domain.backfill import BackfillState
-from retrofill_core.domain.deadline import alerts_counting_from, arm
+from retrofill_core.domain.deadline import alerts_counting_from, arm_planned
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import backfills, retries, reviews
@@ -35,10 +33,8 @@ from retrofill_core.store.retries import NewRun
 from retrofill_core.store.run_cancels import Found, starting_within
 
 S = BackfillState
-R = Reference
 # The watcher is told of at most this many deadlines of replaced runs; others are void when due.
 MAX_HINTS = 1000
-check_handled((R.RUN_QUEUED_AT, R.LOGICAL_DATE, R.FIXED_DATETIME), AT_PLANNING)
 
 
 @dataclass(frozen=True)
@@ -147,15 +143,10 @@ def _replace(
         # What a retry stages was not part of the reviews until now.
         made = retries.replace(tx.conn, chunk, now, reviews.approvals_of(row) or 0)
         for alert in alerts:
-            armer.arm(alert, [Subject(each.id, arm(alert, _counts_from(alert, each, now), now)) for each in made])
+            armer.arm(alert, [Subject(each.id, arm_planned(alert, each.interval_start, now)) for each in made])
         open_ones = retries.armed_deadlines(tx.conn, [each.replaces for each in made], left) if left else []
         resolve(tx, open_ones)
         left -= len(open_ones)
         count, last = count + len(made), made[-1].position
         if len(new) <= MAX_LISTED:
             new += made
-
-
-def _counts_from(alert: DeadlineAlert, run: NewRun, now: datetime) -> Any:
-    moments = {R.RUN_QUEUED_AT: now, R.LOGICAL_DATE: run.interval_start, R.FIXED_DATETIME: alert.at}
-    return moments[alert.reference]

@@ -1,4 +1,4 @@
-"""What every page of the console uses."""
+"""The object that every page of the console uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a viewer is: nobody in particular on loopback, the holder of a token, or who a proxy says."""
+"""Identifies a viewer: nobody in particular on loopback, the holder of a token, or the user that a proxy names."""
 
 from __future__ import annotations
 

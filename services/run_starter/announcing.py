@@ -1,4 +1,4 @@
-"""What events about runs say, also those that several modules emit."""
+"""Events about runs that several modules emit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shard's owner remembers between checks: a few numbers per pipeline, all of them hints."""
+"""Resource a shard's owner remembers between checks: a few numbers per pipeline, all of them hints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heapq import nsmallest
 from itertools import islice
 
 from retrofill_core.store.seat_waits import Rank
-from run_starter.sharing import Lack, What
+from run_starter.sharing import Resource, Shortage
 
 BACKFILL, PIPELINE = "b:", "p:"
 # So long, slots and seats are left to a rival.
@@ -43,7 +43,7 @@ def suspect_ended(shard: int) -> str:
 
 
 def key_in(payload: str) -> tuple[str, int] | None:
-    """What to check because of such a notification, and its shard, or ``None`` for another one."""
+    """Resource to check because of such a notification, and its shard, or ``None`` for another one."""
     about, _, shard = payload.partition("/")
     if not shard.isdecimal() or not (about.isdecimal() or about == "suspect"):
         return None
@@ -67,17 +67,17 @@ class Memory:
     # Pipelines that have had running backfills in the shard.
     pipelines: set[int] = field(default_factory=set)
     # By pool: check keys that wait for a seat, the longest waiting first, and their first backfill.
-    starving: dict[str, dict[str, Lack]] = field(default_factory=dict)
+    starving: dict[str, dict[str, Shortage]] = field(default_factory=dict)
     # Backfills with accepted runs that wait for a publisher, with their pipelines.
     to_publish: dict[str, int] = field(default_factory=dict)
     # Running backfills whose definitions cannot be read here, with their pipelines: they claim nothing.
     unreadable: dict[str, int] = field(default_factory=dict)
     # When what was first left to whom.
-    left_to: dict[What, dict[Rank, float]] = field(default_factory=dict)
+    left_to: dict[Resource, dict[Rank, float]] = field(default_factory=dict)
     # By pool: what others were told when, that such a backfill waits for a seat.
     waits: dict[str, tuple[Rank, float]] = field(default_factory=dict)
 
-    def starve(self, pool: str, keys: Mapping[str, Lack]) -> None:
+    def starve(self, pool: str, keys: Mapping[str, Shortage]) -> None:
         self.starving.setdefault(pool, {}).update(keys)
 
     def check(self, keys: Collection[str]) -> None:
@@ -97,14 +97,14 @@ class Memory:
         by_rank = [key for waiting in pools for key in nsmallest(count, waiting, key=waiting.__getitem__)]
         return [*dict.fromkeys([*by_rank, *(key for waiting in pools for key in islice(waiting, count))])]
 
-    def exhausted(self, what: What) -> frozenset[Rank]:
+    def exhausted(self, what: Resource) -> frozenset[Rank]:
         """Those who did not take it while it was left to them."""
         now, left_to = time.monotonic(), self.left_to.get(what, {})
         for rank in [rank for rank, first in left_to.items() if now - first >= YIELD_SECONDS + ENOUGH_SECONDS]:
             del left_to[rank]
         return frozenset(rank for rank, first in left_to.items() if now - first >= YIELD_SECONDS)
 
-    def leave(self, what: What, ranks: Collection[Rank]) -> float:
+    def leave(self, what: Resource, ranks: Collection[Rank]) -> float:
         """Remember to whom it is left. Returns for how many more seconds; ``YIELD_SECONDS`` if somebody is new."""
         now, left_to = time.monotonic(), self.left_to.setdefault(what, {})
         if any(rank not in left_to for rank in ranks):

@@ -13,17 +13,17 @@ from retrofill.sdk.names import DEFAULT_POOL
 from retrofill_core.store.hosts import SUBMIT, Seat
 from retrofill_core.store.seat_waits import Rank
 
-# With equal numbers of live attempts, a rival goes first only if it has waited for so long. Less is not worth the
-# time until it takes what is left to it.
-LONG = timedelta(seconds=1)
-# Until then it is ranked after all that are equal, whenever they began to wait.
+# How long a backfill waits before slots and seats are reserved for it rather than for another one with as many live
+# attempts. Until it takes them they are idle, which a shorter wait is not worth.
+RESERVED = timedelta(seconds=1)
+# Until then it ranks after all others with as many attempts, no matter when it began to wait.
 AFTER_ALL = timedelta(days=365_000)
 
 
-class Lack(NamedTuple):
-    """Who lacks a seat, in the order in which others hear of it.
+class Shortage(NamedTuple):
+    """A backfill without a seat, in the order in which it is announced to others.
 
-    ``submits``: for spark-submit. It may be that no host does that, and then it must hide no other.
+    ``submits``: it needs a seat for spark-submit. Such shortages come last, since no host may offer such seats.
     """
 
     submits: bool
@@ -31,7 +31,7 @@ class Lack(NamedTuple):
 
 
 Slots = tuple[int, int, Seat]  # of the backfill, of its pipeline, and where
-What = int | str  # a slot of this pipeline, or a seat of this pool
+Resource = int | str  # a slot of this pipeline, or a seat of this pool
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Rivals:
-    """Other backfills that could use the same, the first ones first.
+    """Other backfills that compete for the same slots or seats, by rank.
 
-    ``exhausted``: nothing more is left to these, because they did not take what was.
+    ``exhausted``: nothing more is reserved for these, because they did not take what was.
     """
 
     ranks: tuple[Rank, ...] = ()
@@ -65,7 +65,7 @@ class Rivals:
     @classmethod
     def of(cls, ranks: Iterable[Rank], now: datetime, exhausted: frozenset[Rank]) -> Self:
         """Those of other shards, by the database's clock."""
-        ranked = (each if each.since <= now - LONG else Rank(each.live, each.since + AFTER_ALL) for each in ranks)
+        ranked = (each if each.since <= now - RESERVED else Rank(each.live, each.since + AFTER_ALL) for each in ranks)
         return cls(tuple(sorted(ranked)), exhausted)
 
     def before(self, rank: Rank) -> list[Rank]:
@@ -78,7 +78,7 @@ class Rivals:
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineSlots:
     """``slots``: held by live attempts."""
 
     limit: int
@@ -87,7 +87,7 @@ class Pipeline:
 
 
 @dataclass
-class Seats:
+class FreeSeats:
     """Free seats of one pool, the nearest first. Those that are given are removed."""
 
     free: list[Seat]
@@ -107,29 +107,33 @@ class Seats:
 
 @dataclass
 class Shares:
-    """Slots and seats to fill, by backfill; pipelines for which something was missing.
+    """Slots and seats to fill, by backfill, and what some pipelines went without.
 
-    ``left``: what they left to rivals, ``left_to``. ``short``: by pool, there is no seat, for this backfill first.
+    ``left``: by pipeline, the resource that it left to rivals; ``left_to``: to which. ``short``: by pool and pipeline, the
+    first backfill without a seat.
     """
 
     slots: dict[str, list[Slots]] = field(default_factory=dict)
-    left: dict[int, What] = field(default_factory=dict)
-    left_to: dict[What, set[Rank]] = field(default_factory=dict)
-    short: dict[str, dict[int, Lack]] = field(default_factory=dict)
+    left: dict[int, Resource] = field(default_factory=dict)
+    left_to: dict[Resource, set[Rank]] = field(default_factory=dict)
+    short: dict[str, dict[int, Shortage]] = field(default_factory=dict)
 
     def lacks(self, pool: str, pipeline_no: int, rank: Rank, executor: str = "pool") -> None:
         """There is no seat in the pool for a backfill."""
-        lack, short = Lack(executor == "spark-submit", rank), self.short.setdefault(pool, {})
+        lack, short = Shortage(executor == "spark-submit", rank), self.short.setdefault(pool, {})
         short[pipeline_no] = min(lack, short.get(pipeline_no, lack))
 
-    def leave(self, pipeline_no: int, what: What, rivals: Sequence[Rank]) -> None:
+    def leave(self, pipeline_no: int, what: Resource, rivals: Sequence[Rank]) -> None:
         """A backfill of the pipeline leaves it to these."""
         self.left[pipeline_no] = what
         self.left_to.setdefault(what, set()).update(rivals)
 
 
 def share(
-    candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], seats: Mapping[str, Seats], now: datetime
+    candidates: Sequence[Candidate],
+    pipelines: Mapping[int, PipelineSlots],
+    seats: Mapping[str, FreeSeats],
+    now: datetime,
 ) -> Shares:
     """Give each slot to the candidate with the fewest live attempts (ties: the one served longest ago).
 
@@ -166,7 +170,7 @@ def share(
     return shares
 
 
-def most(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline]) -> int:
+def most(candidates: Sequence[Candidate], pipelines: Mapping[int, PipelineSlots]) -> int:
     """How many attempts the slots allow, if there are seats for all."""
     wanted = dict.fromkeys(pipelines, 0)
     for each in candidates:

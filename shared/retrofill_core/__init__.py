@@ -1,1 +1,1 @@
-"""What the services are made of: decisions, messages, the store and the bus."""
+"""The parts that services are made of: decisions, messages, the store and the bus."""

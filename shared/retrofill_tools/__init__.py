@@ -1,1 +1,1 @@
-"""What people and programs use: the client, the commands, administration, the embedded stack."""
+"""Tools for people and programs: the client, the commands, administration, the embedded stack."""

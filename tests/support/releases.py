@@ -1,47 +1,45 @@
-"""The previous release's schema and code, for tests in which two releases share one database."""
+"""A next release, whose schema and code are this one's and a bit more, for tests in which two releases share one database."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from retrofill_core.store.engine import make_engine
-from retrofill_tools.admin.database import prepare_database
+from retrofill_core.store.tables import REVISION
 from tests.support.installation import ROOT, Installation, path_of
 
-# A release that works with schemas up to 0010, and its own schema.
-BEFORE = "9fe1653b83b0cf3bb552f591afbe7824f1ac0dd3"
-REVISION_BEFORE = "0003"
+REVISION_AFTER = f"{int(REVISION) + 1:04}"
+# It adds to a table that services write all the time.
+_ADDS = "ALTER TABLE retrofill.backfill ADD COLUMN added_by_the_next_release TEXT"
+_MIGRATION = f'''"""A column more."""
+
+from alembic import op
+
+revision = "{REVISION_AFTER}"
+down_revision = "{REVISION}"
 
 
-def tree_before(folder: Path) -> Path:
-    """Extract the previous release into ``folder``. Skips the test if git does not have it."""
-    packed = subprocess.run(
-        ["git", "archive", BEFORE, "shared", "services", "tests"], cwd=ROOT, capture_output=True, check=False
-    )
-    if packed.returncode != 0:
-        pytest.skip(f"git's history is not here: {packed.stderr.decode().splitlines()[:1]}")
-    subprocess.run(["tar", "-x"], cwd=folder, input=packed.stdout, check=True)
+def upgrade() -> None:
+    """Add it."""
+    op.execute("{_ADDS}")
+'''
+
+
+def next_release(folder: Path) -> Path:
+    """The next release's code, in ``folder``."""
+    for part in ("shared", "services", "tests"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    store = folder / "shared" / "retrofill_core" / "store"
+    (store / "migrations" / "versions" / f"v{REVISION_AFTER}_next.py").write_text(_MIGRATION)
+    tables = store / "tables" / "base.py"
+    before = f'REVISION = "{REVISION}"'
+    text = tables.read_text()
+    assert before in text
+    tables.write_text(text.replace(before, f'REVISION = "{REVISION_AFTER}"'))
     return folder
-
-
-def at_schema_before(made: Installation) -> None:
-    """Recreate the installation's database with the previous release's schema."""
-    dropped(made)
-    prepare_database(made.settings, REVISION_BEFORE)
-    assert schema_of(made) == REVISION_BEFORE
-
-
-def dropped(made: Installation) -> None:
-    """Return the installation to its state before the first ``init``, except for its topics."""
-    engine = make_engine(made.settings.dsn_of("owner"), "test")
-    with engine.begin() as conn:
-        conn.exec_driver_sql("DROP SCHEMA retrofill CASCADE")
-    engine.dispose()
 
 
 def schema_of(made: Installation) -> str:
@@ -51,10 +49,8 @@ def schema_of(made: Installation) -> str:
 
 def command(made: Installation, *arguments: str, tree: Path = ROOT, **environment: str) -> subprocess.Popen[str]:
     """Start a CLI command of the release in ``tree``."""
-    # The release before has it in another package.
-    cli = "retrofill_tools.cli" if (tree / "shared" / "retrofill_tools").exists() else "retrofill.cli"
     return subprocess.Popen(
-        [sys.executable, "-c", f"from {cli}.main import run; run()", *arguments],
+        [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", *arguments],
         cwd=tree,
         env={**os.environ, **made.environment(), **path_of(tree), **environment},
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What a callback says, as a title, facts and lines: the common part of all ready-made bodies. Pure.
+"""A callback's message as a title, facts and lines: the common part of all ready-made bodies. Pure.
 
 All parts are bounded, so that every body stays below the limits of its service.
 """

@@ -1,4 +1,4 @@
-"""How the installation is: servers, services, hosts and live attempts."""
+"""Health of the installation: servers, services, hosts and live attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages read from Postgres: the same documents as the commands print with ``--json``."""
+"""State for pages, read from Postgres: the same documents as the commands print with ``--json``."""
 
 from __future__ import annotations
 

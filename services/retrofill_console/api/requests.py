@@ -1,4 +1,4 @@
-"""What pages ask for: backfills, and changes of them and of their runs."""
+"""Requests from pages: backfills, and changes of them and of their runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What happens on Kafka, read once and sent to every viewer."""
+"""Live events: Kafka is read once, and its events go to every viewer."""

@@ -26,7 +26,7 @@ from run_starter.claims.sizes import batch_sizes
 from run_starter.claims.starting import Starting, Wanted
 from run_starter.claims.suspects import next_attempts, server_of
 from run_starter.memory import Memory, backfill_key, backfills_in, pipeline_key, pipelines_in
-from run_starter.sharing import Candidate, Pipeline, Rivals, Shares, share
+from run_starter.sharing import Candidate, PipelineSlots, Rivals, Shares, share
 
 # Claimants read beyond the free slots, because the first ones' rows may be locked.
 SPARE = 8
@@ -164,7 +164,7 @@ class Claims:
         limits: Mapping[int, int],
         taken: Mapping[int, store.Taken],
         now: datetime,
-    ) -> tuple[Mapping[str, RowMapping], list[Candidate], dict[int, Pipeline]]:
+    ) -> tuple[Mapping[str, RowMapping], list[Candidate], dict[int, PipelineSlots]]:
         """The backfills with a run to start, locked, and their pipelines."""
         if not to_read:
             return {}, [], {}
@@ -193,7 +193,7 @@ class Claims:
             if each.shard != tx.partition and live < each.max_active_runs:
                 rivals.setdefault(each.pipeline_no, []).append(Rank(live, each.since))
         pipelines = {
-            no: Pipeline(
+            no: PipelineSlots(
                 limits[no],
                 frozenset(taken[no].pipeline_slots),
                 Rivals.of(rivals.get(no, ()), now, memory.exhausted(no)),

@@ -18,7 +18,7 @@ from retrofill_core.store.claims import Taken
 from run_starter.claims.starting import Wanted
 from run_starter.executors import has_tables
 from run_starter.memory import YIELD_SECONDS, Memory, pipeline_key, slot_freed
-from run_starter.sharing import Candidate, Pipeline, Rivals, Seats, Shares, free_slots, most
+from run_starter.sharing import Candidate, FreeSeats, PipelineSlots, Rivals, Shares, free_slots, most
 
 POLL_SECONDS = 5.0
 
@@ -73,15 +73,15 @@ def offered(
     own: Collection[int],
     memory: Memory,
     candidates: Sequence[Candidate],
-    pipelines: Mapping[int, Pipeline],
+    pipelines: Mapping[int, PipelineSlots],
     publications: Sequence[Publication],
     now: datetime,
-) -> tuple[dict[str, Seats], dict[str, int]]:
+) -> tuple[dict[str, FreeSeats], dict[str, int]]:
     """By pool: as many free seats as these could use, locked, and how many there are, if known.
 
     One statement for each pool.
     """
-    seats: dict[str, Seats] = {}
+    seats: dict[str, FreeSeats] = {}
     totals: dict[str, int] = {}
     for pool in dict.fromkeys([each.pool for each in publications] + [each.pool for each in candidates]):
         mine = [each for each in candidates if each.pool == pool]
@@ -89,13 +89,15 @@ def offered(
         executors = {*publishers, *(each.executor for each in mine)}
         count = len(publishers) + most(mine, pipelines)
         offer = hosts.lock_free(tx.conn, own, tx.partition, pool, executors, count) if count else hosts.Offer([])
-        seats[pool] = Seats(offer.seats, Rivals.of(offer.rivals, now, memory.exhausted(pool)))
+        seats[pool] = FreeSeats(offer.seats, Rivals.of(offer.rivals, now, memory.exhausted(pool)))
         if offer.total is not None:
             totals[pool] = offer.total
     return seats, totals
 
 
-def seated(publications: Sequence[Publication], seats: Mapping[str, Seats]) -> tuple[list[Wanted], list[Publication]]:
+def seated(
+    publications: Sequence[Publication], seats: Mapping[str, FreeSeats]
+) -> tuple[list[Wanted], list[Publication]]:
     """Attempts that publish, while there are seats, and the others."""
     wanted: list[Wanted] = []
     unseated: list[Publication] = []

@@ -1,4 +1,4 @@
-"""How many runs the next attempts of backfills may have."""
+"""The number of runs that the next attempts of backfills may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which warm driver gets which attempt, which are replaced, and with which environment one starts.
+"""Matches attempts with warm drivers, and decides which drivers are replaced and with which environment one starts.
 
 A driver serves attempts of one environment: modules of another cannot replace those that it has
 imported.
@@ -13,7 +13,7 @@ from retrofill_core.user_code.environments import Packed
 from run_starter.executors import LaunchRequest
 
 
-class Wanted(NamedTuple):
+class Waiting(NamedTuple):
     """A waiting attempt and its environment."""
 
     launch: LaunchRequest
@@ -34,7 +34,7 @@ class Warm(Protocol):
 W = TypeVar("W", bound=Warm)
 
 
-def matches(workers: Sequence[W], wanted: Sequence[Wanted]) -> Iterator[tuple[W, LaunchRequest]]:
+def matches(workers: Sequence[W], wanted: Sequence[Waiting]) -> Iterator[tuple[W, LaunchRequest]]:
     """Idle drivers for waiting attempts, in the order of the attempts."""
     idle = _idle(workers)
     for each in wanted:
@@ -44,20 +44,20 @@ def matches(workers: Sequence[W], wanted: Sequence[Wanted]) -> Iterator[tuple[W,
             yield found, each.launch
 
 
-def to_replace(workers: Sequence[W], wanted: Sequence[Wanted], slots: int) -> list[W]:
+def to_replace(workers: Sequence[W], wanted: Sequence[Waiting], slots: int) -> list[W]:
     """Idle drivers to replace, for attempts that no driver is there or starting for."""
     missing = slots - len(workers)
     unmet = len(_unmet(workers, wanted)) - missing
     return _idle(workers)[: max(0, unmet)]
 
 
-def to_start(workers: Sequence[Warm], wanted: Sequence[Wanted], otherwise: Packed | None) -> Packed | None:
+def to_start(workers: Sequence[Warm], wanted: Sequence[Waiting], otherwise: Packed | None) -> Packed | None:
     """The environment of the next driver."""
     unmet = _unmet(workers, wanted)
     return unmet[0] if unmet else otherwise
 
 
-def _unmet(workers: Sequence[Warm], wanted: Sequence[Wanted]) -> list[Packed | None]:
+def _unmet(workers: Sequence[Warm], wanted: Sequence[Waiting]) -> list[Packed | None]:
     """The environments of waiting attempts, less those of drivers that are starting."""
     coming = [worker.packed for worker in workers if not worker.ready]
     found = []

@@ -1,4 +1,4 @@
-"""How a pool's drivers are started: with which Python, and with which variables in their environment."""
+"""Command line and environment of a pool's drivers."""
 
 from __future__ import annotations
 

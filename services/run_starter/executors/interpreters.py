@@ -1,4 +1,4 @@
-"""Which Python interpreter an attempt's driver runs."""
+"""Chooses the Python interpreter of an attempt's driver."""
 
 from __future__ import annotations
 

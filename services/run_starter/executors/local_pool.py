@@ -273,9 +273,9 @@ class LocalPool:
         answers, worker.answers = worker.answers, None
         return answers
 
-    def _wanted(self) -> list[choosing.Wanted]:
+    def _wanted(self) -> list[choosing.Waiting]:
         """What waiting attempts need. The caller holds the lock."""
-        return [choosing.Wanted(launch, self._interpreters.packed_of(launch)) for launch in self._waiting]
+        return [choosing.Waiting(launch, self._interpreters.packed_of(launch)) for launch in self._waiting]
 
     def _assign(self) -> None:
         """Give waiting attempts to idle warm processes, and replace those of environments that none needs."""

@@ -1,4 +1,4 @@
-"""What a decision of the run-starter changes: steps of attempts, runs and tasks. Plain data."""
+"""Steps of attempts, runs and tasks, which a decision of the run-starter consists of. Plain data."""
 
 from __future__ import annotations
 

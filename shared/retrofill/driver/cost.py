@@ -1,4 +1,4 @@
-"""What Spark used for an attempt, from the REST API of its UI. Nothing where Spark does not tell.
+"""Spark's resource use for an attempt, from the REST API of its UI. Nothing where Spark does not tell.
 
 Spark's documentation, "Monitoring and Instrumentation": jobs and stages are those that the UI still
 has (``spark.ui.retainedJobs``, ``spark.ui.retainedStages``).

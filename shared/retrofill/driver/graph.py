@@ -1,4 +1,4 @@
-"""Which tasks of a run may start, and which never will. Pure functions.
+"""Decides which tasks of a run may start, and which never will. Pure functions.
 
 The trigger rules have the same meaning as in Airflow. A run succeeds only if none of its tasks
 failed: a cleanup task that succeeds after a failure does not make the run a success.

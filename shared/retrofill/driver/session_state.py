@@ -1,4 +1,4 @@
-"""What a session has for the runs and tasks that use it in turn: its state before the first, and tags."""
+"""State of a session that runs and tasks use in turn: as it was before the first, and its tags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every driver process does first."""
+"""First steps of every driver process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's versions have in different ways, from 3.5 on. Each is found by asking for the newer one."""
+"""Differences between Spark's versions, from 3.5 on. Each is found by asking for the newer one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a publication is tried again before it is left to a later publisher.
+"""Limits how long a publication is tried again before it is left to a later publisher.
 
 What was accepted fails only for what the output itself refuses for ever. Somebody else's commit, a catalog or a
 directory that is away are no such refusals.

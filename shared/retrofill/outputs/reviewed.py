@@ -1,4 +1,4 @@
-"""What a review compares with: remembered when output is staged, and looked at again before it is published."""
+"""The base of a review: remembered when output is staged, and compared again before it is published."""
 
 from __future__ import annotations
 

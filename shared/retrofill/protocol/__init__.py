@@ -1,1 +1,1 @@
-"""What a host and a driver tell each other: the launch, facts and errors."""
+"""Messages between a host and a driver: the launch, facts and errors."""

@@ -1,4 +1,4 @@
-"""What a driver reports besides states: errors, costs and applications. Its host checks them by the contract."""
+"""Facts that a driver reports besides states: errors, costs and applications. Its host checks them by the contract."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What pipelines are checked by and made of: names, limits, durations, scripts."""
+"""Names, limits, durations and scripts, of which pipelines are made and by which they are checked."""

@@ -1,4 +1,4 @@
-"""What callbacks of failed runs are called with."""
+"""Arguments of callbacks for failed runs."""
 
 from __future__ import annotations
 

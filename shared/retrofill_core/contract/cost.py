@@ -1,4 +1,4 @@
-"""What Spark used, in messages. All of it is optional: not every Spark tells."""
+"""Spark's resource use, in messages. All of it is optional: not every Spark tells."""
 
 from __future__ import annotations
 

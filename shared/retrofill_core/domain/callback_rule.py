@@ -1,4 +1,4 @@
-"""What a pipeline calls when a run fails or a backfill ends: its ``on_…`` lists."""
+"""Callbacks of a pipeline for failed runs and ended backfills: its ``on_…`` lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which intervals are done: those that finished runs cover whole, whatever schedule these runs were of.
+"""Finds the intervals that are done: those that finished runs cover whole, whatever schedule these runs were of.
 
 A run counts for all of its own interval. At each moment the latest run decides, so a day is done if a
 run of the day succeeded, or one of its week, or one of each of its hours.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from retrofill.states.machine import machine
-from retrofill_core.domain.alert import AT_PLANNING, DeadlineAlert, Reference, check_handled
+from retrofill_core.domain.alert import AT_PLANNING, OF_BACKFILL, DeadlineAlert, Reference, check_handled
 
 
 class DeadlineState(StrEnum):
@@ -56,7 +56,7 @@ RETRIED = "the run failed before the moment and was retried"
 
 @dataclass(frozen=True)
 class Due:
-    """When an alert is due for a plan's runs: at ``fixed``, or ``after`` each logical date."""
+    """When an alert is due for a plan and its runs: at ``fixed``, or ``after`` each logical date."""
 
     now: datetime
     fixed: datetime | None = None
@@ -68,7 +68,7 @@ class Due:
 
 
 def due_at_planning(alert: DeadlineAlert, now: datetime) -> Due:
-    """When an alert with a reference in ``AT_PLANNING`` is due, for runs planned at ``now``."""
+    """When an alert with a reference in ``AT_PLANNING`` or ``OF_BACKFILL`` is due, for what is planned at ``now``."""
     return _DUE[alert.reference](alert, now, timedelta(seconds=alert.interval_seconds))
 
 
@@ -81,8 +81,14 @@ _DUE: dict[Reference, Callable[[DeadlineAlert, datetime, timedelta], Due]] = {
     Reference.RUN_QUEUED_AT: lambda _, now, after: Due(now, _after(now, after)),
     Reference.LOGICAL_DATE: lambda _, now, after: Due(now, after=after),
     Reference.FIXED_DATETIME: _fixed,
+    Reference.BACKFILL_REQUESTED_AT: lambda _, now, after: Due(now, _after(now, after)),
 }
-check_handled(_DUE, AT_PLANNING)
+check_handled(_DUE, (*AT_PLANNING, *OF_BACKFILL))
+
+
+def arm_planned(alert: DeadlineAlert, logical_date: datetime, now: datetime) -> Arming:
+    """Arm an alert of ``due_at_planning`` for a backfill, or a run of it, that is planned at ``now``."""
+    return _arm(alert, due_at_planning(alert, now).at(logical_date), now)
 
 
 def arm(alert: DeadlineAlert, reference_at: datetime, now: datetime) -> Arming:
@@ -90,7 +96,10 @@ def arm(alert: DeadlineAlert, reference_at: datetime, now: datetime) -> Arming:
 
     If it is already due, it is void, unless ``fire_if_past`` is set.
     """
-    due_at = _after(reference_at, timedelta(seconds=alert.interval_seconds))
+    return _arm(alert, _after(reference_at, timedelta(seconds=alert.interval_seconds)), now)
+
+
+def _arm(alert: DeadlineAlert, due_at: datetime, now: datetime) -> Arming:
     if due_at <= now and not alert.fire_if_past:
         return Arming(due_at, S.VOID, PAST)
     return Arming(due_at, S.ARMED)

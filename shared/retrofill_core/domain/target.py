@@ -1,4 +1,4 @@
-"""What a callback calls: a function, a webhook or a topic."""
+"""Targets of callbacks: a function, a webhook or a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claim reads: occupied slots, backfills that could use a free one, and the next runs.
+"""Queries for claims: occupied slots, backfills that could use a free one, and the next runs.
 
 The statements read only live attempts and runs about to start, however many backfills wait for a
 slot.

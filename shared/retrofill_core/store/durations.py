@@ -1,4 +1,4 @@
-"""How long the last attempts of a pipeline took, from which the size of the next one follows."""
+"""Durations of a pipeline's last attempts, from which the size of the next one follows."""
 
 from __future__ import annotations
 

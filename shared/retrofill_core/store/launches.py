@@ -1,4 +1,4 @@
-"""What the launch of an attempt is derived from: the same at every host and at any time."""
+"""Queries from which the launch of an attempt is derived: the same at every host and at any time."""
 
 from __future__ import annotations
 

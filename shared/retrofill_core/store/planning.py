@@ -1,4 +1,4 @@
-"""What becomes of a request, decided for the planner and for dry runs alike, and how a plan is inserted."""
+"""Decides about requests, for the planner and for dry runs alike, and inserts plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a purge may delete: backfills that ended long ago, except rows that later decisions read.
+"""Purges backfills that ended long ago, except rows that later decisions read.
 
 Each kind of row (``KINDS``) of a page of backfills is deleted by itself, children first, so that a
 transaction locks rows of one table only. See docs/decisions/purge-keeps-the-last-run.md.

@@ -1,4 +1,4 @@
-"""Which accepted output waits for a review of its backfill.
+"""Queries for accepted output that waits for a review of its backfill.
 
 A backfill counts its approvals, and a run notes for which review its output waits: it is approved once there are more
 approvals than that. What somebody changed during a review, or what ran after it, waits for the next one.

@@ -1,4 +1,4 @@
-"""Who writes what, as grants: one Postgres role per service (docs/how-it-works.md)."""
+"""Permissions to write, as grants: one Postgres role per service (docs/how-it-works.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pipelines publish to a table of Spark, and which rows."""
+"""Queries for the pipelines that publish to a table of Spark, and for their rows in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an undo of a backfill reads: the backfill, and what became of each interval since."""
+"""Queries for an undo: the backfill, and the state of each of its intervals since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Python interpreter says of itself."""
+"""Facts about a Python interpreter, as it tells them itself."""
 
 from __future__ import annotations
 

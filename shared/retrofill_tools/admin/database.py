@@ -37,7 +37,7 @@ class InstallationDiffers(Exception):
     """The settings contradict the values fixed when this database was initialized."""
 
 
-def prepare_database(settings: Settings, revision: str = "head") -> Installation:
+def prepare_database(settings: Settings) -> Installation:
     """Migrate, create roles, and fix or check the installation. Idempotent.
 
     Raises ``InstallationDiffers`` and ``PostgresTooOld``.
@@ -53,12 +53,12 @@ def prepare_database(settings: Settings, revision: str = "head") -> Installation
         reraise=True,
     )
     try:
-        return retrying(_prepare, engine, settings, revision)
+        return retrying(_prepare, engine, settings)
     finally:
         engine.dispose()
 
 
-def _prepare(engine: Engine, settings: Settings, revision: str) -> Installation:
+def _prepare(engine: Engine, settings: Settings) -> Installation:
     with engine.begin() as conn:
         _check_version(conn)
         # A session that waits for a table lock blocks every later one.
@@ -66,11 +66,10 @@ def _prepare(engine: Engine, settings: Settings, revision: str) -> Installation:
         # A schema newer than this release keeps its version and grants: both releases are running,
         # or this is a rollback.
         if (schema_version(conn) or "") <= t.REVISION:
-            upgrade(conn, revision)
+            upgrade(conn)
             grant(conn, _passwords(settings))
         found = _fix_installation(conn, settings)
-        if (schema_version(conn) or "") >= t.REVISION:
-            _record_history(conn)
+        _record_history(conn)
         return found
 
 

@@ -1,4 +1,4 @@
-"""What Kafka shows of lost commits: which runs began and were published, which events published.
+"""Evidence in Kafka of lost commits: which runs began and were published, which events published.
 
 It reads from the offsets stored in Postgres: everything lost is after them.
 """

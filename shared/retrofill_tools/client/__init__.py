@@ -1,4 +1,4 @@
-"""What every front end needs: publish a request and wait for the reply, follow topics, read state.
+"""The common part of all front ends: publish a request and wait for the reply, follow topics, read state.
 
 Prints nothing.
 """

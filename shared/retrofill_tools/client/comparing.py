@@ -1,4 +1,4 @@
-"""What a backfill in review would change: its staged output beside the published one, interval by interval."""
+"""Compares the staged output of a backfill in review with the published one, interval by interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a server, in one line for people."""
+"""Describes a server's failure in one line for people."""
 
 from __future__ import annotations
 

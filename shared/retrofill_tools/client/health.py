@@ -1,4 +1,4 @@
-"""How the services of an installation are: who runs, and how far behind they are."""
+"""Health of an installation's services: their instances, and how far behind they are."""
 
 from __future__ import annotations
 

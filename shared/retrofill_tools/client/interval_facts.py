@@ -1,4 +1,4 @@
-"""What became of data intervals, over all backfills, as data."""
+"""The state of data intervals over all backfills, as data."""
 
 from __future__ import annotations
 

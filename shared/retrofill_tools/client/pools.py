@@ -1,4 +1,4 @@
-"""Who serves which pool, and why a pool's runs wait."""
+"""Pools: the hosts that serve each, and why its runs wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the planner would decide about a request, as data."""
+"""The planner's decision about a request before it is made, as data."""
 
 from __future__ import annotations
 

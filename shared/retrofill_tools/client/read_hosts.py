@@ -1,4 +1,4 @@
-"""What is known of hosts and of the pools that they serve."""
+"""Queries for hosts and the pools that they serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs this process, for requests."""
+"""Identifies the user of this process, for requests."""
 
 from __future__ import annotations
 

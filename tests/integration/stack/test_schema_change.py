@@ -1,7 +1,6 @@
-"""Upgrades: the schema grows while the previous release is running, which keeps working; it shrinks
-only while nothing is live, and the new release goes on with the backfills.
+"""Upgrades: the schema grows while one release is running, which keeps working, and the next one takes over.
 
-Everything is real except Spark. The previous release's code comes from the git history.
+Everything is real except Spark. The next release is this one with another migration.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from pathlib import Path
 
 import pytest
 from tests.support.installation import ROOT, Installation, until
-from tests.support.releases import at_schema_before, command, dropped, ended, schema_of, tree_before
+from tests.support.releases import REVISION_AFTER, command, ended, next_release, schema_of
 from tests.support.replica import Replica
 
-from retrofill_core.contract.backfills import BackfillPauseRequested, BackfillResumeRequested
 from retrofill_core.contract.topics import SERVICES, Topic
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
 from retrofill_core.store.tables import REVISION
-from retrofill_tools.admin.database import prepare_database
 
 # Each run of a gated backfill waits at the gate until it is opened.
 FLOW = """
@@ -35,16 +32,13 @@ def write(run):
     if "gate" in run.conf:
         open(run.conf["gate"]).close()
 """
-WAITING = f"this release needs {REVISION}: run this release's 'retrofill init'"
-# The newest schema that the release before works with, and why it cannot be left while runs are live.
-LAST_BEFORE = "0010"
-RUNS_ARE_LIVE = "runs are live: pause all backfills (retrofill backfill pause ID), wait until no run is running"
+WAITING = f"this release needs {REVISION_AFTER}: run this release's 'retrofill init'"
 
 
 @pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The previous release's code."""
-    return tree_before(tmp_path_factory.mktemp("before"))
+def after(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The next release's code."""
+    return next_release(tmp_path_factory.mktemp("after"))
 
 
 @pytest.fixture
@@ -93,143 +87,82 @@ def finish(made: Installation, id: str, gate: Path) -> None:
     opened_until(made, id, gate, lambda: made.value(state, id) == "succeeded", "succeeded")
 
 
-def pause(made: Installation, id: str, gate: Path) -> None:
-    """Pause a backfill and let its live run end."""
-    made.publish(Topic.BACKFILL_REQUESTS, id, BackfillPauseRequested())
-    made.wait_state(id, "paused")
-    opened_until(made, id, gate, lambda: made.runs_by_state(id).keys() <= {"succeeded", "queued"}, "has no live run")
-
-
 def lost_attempts(made: Installation) -> list[str]:
     return [e.body["run_id"] for e in made.events(Topic.RUN_EVENTS) if e.body["type"] == "RunAttemptLost"]
 
 
-@pytest.mark.long
-def test_the_release_before_goes_on_while_the_schema_grows_and_the_new_one_takes_over_its_backfills(
-    installation: Installation, before: Path, flow: PipelineDefinition, tmp_path: Path
+def test_a_release_goes_on_while_the_schema_grows_and_the_next_one_takes_over_its_backfills(
+    installation: Installation, after: Path, flow: PipelineDefinition, tmp_path: Path
 ) -> None:
-    dropped(installation)
-    assert ended(command(installation, "init", tree=before)) == (0, "")
-    assert schema_of(installation) < LAST_BEFORE
-    old = all_services(installation, before)
+    old = all_services(installation)
     installation.apply(flow)
     during = gated(installation, tmp_path / "during", 1)
+    new = all_services(installation, after, wait=False)
+    for name, replica in new.items():
+        until(lambda replica=replica: WAITING in replica.said(), f"the next {name} waits")
+        line = json.loads(next(line for line in replica.said().splitlines() if WAITING in line))
+        assert line["event"] == "waiting_for_init"
+    assert not [name for name, replica in new.items() if replica.process.poll() is not None or is_ready(replica)]
 
-    # Expand the schema in the middle of a run: this run, later runs and new backfills all work.
-    prepare_database(installation.settings, LAST_BEFORE)
-    assert schema_of(installation) == LAST_BEFORE
+    # In the middle of a run: this run, later runs and new backfills all work.
+    assert ended(command(installation, "init", tree=after)) == (0, "")
+    assert schema_of(installation) == REVISION_AFTER
     finish(installation, during, tmp_path / "during")
-    after = installation.request("flow", "2013-02-01", "2013-02-03")
-    installation.wait_state(after, "succeeded")
-
-    rolling = gated(installation, tmp_path / "rolling", 3)
-    contracted(installation, rolling, tmp_path / "rolling", old)
-
-    # The new release goes on with what the old one left.
-    all_services(installation)
-    both = installation.request("flow", "2013-04-01", "2013-04-03")
+    for name, replica in new.items():
+        until(lambda replica=replica: is_ready(replica), f"the next {name} is ready")
+    both = installation.request("flow", "2013-02-01", "2013-02-03")
     installation.wait_state(both, "succeeded")
-    installation.publish(Topic.BACKFILL_REQUESTS, rolling, BackfillResumeRequested())
+
+    # The services of a release are replaced one by one, in the middle of a backfill.
+    rolling = gated(installation, tmp_path / "rolling", 3)
+    for name in ("callback-runner", "deadline-watcher", "backfill-planner"):
+        old.pop(name).stop()
     finish(installation, rolling, tmp_path / "rolling")
+    (starter,) = old.values()
+    starter.stop()
     alone = installation.request("flow", "2013-05-01", "2013-05-03", latest_code=True)
     installation.wait_state(alone, "succeeded")
 
     by_state = installation.query("SELECT state, attempt, count(*) AS n FROM run GROUP BY state, attempt")
-    assert by_state == [{"state": "succeeded", "attempt": 1, "n": 15}]
-    assert installation.value("SELECT count(*) FROM run WHERE attempt_id IS NOT NULL") == 8
+    assert by_state == [{"state": "succeeded", "attempt": 1, "n": 12}]
     assert lost_attempts(installation) == []
     assert installation.events(Topic.DEAD_LETTERS) == []
     assert installation.query("SELECT id FROM backfill WHERE code_follows") == [{"id": alone}]
-
-
-def contracted(made: Installation, id: str, gate: Path, old: dict[str, Replica]) -> None:
-    """Contract the schema, which is refused while a run is live: pause, stop the old release, and
-    try again.
-    """
-    status, err = ended(command(made, "init"))
-    assert (status, err.count("\n")) == (1, 1)
-    assert RUNS_ARE_LIVE in err
-    assert schema_of(made) == LAST_BEFORE
-    pause(made, id, gate)
-    for replica in old.values():
-        replica.stop()
-    assert ended(command(made, "init")) == (0, "")
-    assert schema_of(made) == REVISION
-
-
-@pytest.mark.long
-def test_the_new_release_waits_for_its_schema_while_the_one_before_works(
-    installation: Installation, before: Path, flow: PipelineDefinition
-) -> None:
-    dropped(installation)
-    assert ended(command(installation, "init", tree=before)) == (0, "")
-    old = all_services(installation, before)
-    new = all_services(installation, wait=False)
-    for name, replica in new.items():
-        until(lambda replica=replica: WAITING in replica.said(), f"the new {name} waits")
-    installation.apply(flow)
-    id = installation.request("flow", "2013-01-01", "2013-01-03")
-    installation.wait_state(id, "succeeded")
-    assert not [name for name, replica in new.items() if replica.process.poll() is not None or is_ready(replica)]
-
-    # The newest migration drops what the release before needs.
-    for replica in old.values():
-        replica.stop()
-    assert ended(command(installation, "init")) == (0, "")
-    for name, replica in new.items():
-        until(lambda replica=replica: is_ready(replica), f"the new {name} is ready")
 
 
 def is_ready(replica: Replica) -> bool:
     return '"event": "started"' in replica.said()
 
 
-def test_the_new_release_waits_for_its_schema(installation: Installation, flow: PipelineDefinition) -> None:
-    """Covers the case where git history is unavailable: only the previous schema is needed."""
-    at_schema_before(installation)
-    new = all_services(installation, wait=False)
-    for name, replica in new.items():
-        until(lambda replica=replica: WAITING in replica.said(), f"the new {name} waits")
-        line = json.loads(next(line for line in replica.said().splitlines() if WAITING in line))
-        assert line["event"] == "waiting_for_init"
-    assert not [name for name, replica in new.items() if is_ready(replica)]
-    # It owns no shard in the meantime.
-    assert installation.value("SELECT count(*) FROM backfill_planner_shard WHERE owner IS NOT NULL") == 0
-
-    assert ended(command(installation, "init")) == (0, "")
-    installation.apply(flow)
-    id = installation.request("flow", "2013-01-01", "2013-01-03")
-    installation.wait_state(id, "succeeded")
-
-
-def test_the_new_command_line_says_what_it_lacks(installation: Installation) -> None:
-    at_schema_before(installation)
+def test_the_command_line_says_what_an_older_schema_lacks(installation: Installation) -> None:
+    with installation.session() as owner:
+        owner.execute("ALTER TABLE backfill DROP COLUMN review CASCADE")
+        owner.commit()
     status, err = ended(command(installation, "backfill", "list"))
     assert status == 1
     assert err.startswith("retrofill: the schema is older than this command (column ")
     assert err.endswith("): run 'retrofill init' of this release\n")
 
 
-def test_init_holds_nobody_up_who_comes_after_what_it_waits_for(installation: Installation) -> None:
+def test_init_holds_nobody_up_who_comes_after_what_it_waits_for(installation: Installation, after: Path) -> None:
     """A long transaction reads the table that init alters. Other readers are not blocked, and the
     change is applied once the transaction ends.
     """
-    at_schema_before(installation)
     waits = (
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'retrofill-init' AND wait_event_type = 'Lock'"
     )
     gave_way = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
     with installation.session() as reader:
         reader.execute("SELECT count(*) FROM backfill")
-        init = command(installation, "init")
+        init = command(installation, "init", tree=after)
         until(lambda: installation.value(waits) == 1, "init waits for the table")
         # Queued behind init's lock until init gives up its place.
         assert installation.value("SELECT count(*) FROM backfill") == 0
         until(lambda: installation.value(gave_way) == 0, "init gave up its place in the queue")
         assert init.poll() is None
-        assert schema_of(installation) < REVISION
+        assert schema_of(installation) == REVISION
     assert ended(init) == (0, "")
-    assert schema_of(installation) == REVISION
+    assert schema_of(installation) == REVISION_AFTER
 
 
 @pytest.mark.long

@@ -28,7 +28,7 @@ from retrofill_core.user_code.open_store import open_store
 from run_starter.executors import Condition, LaunchRequest, choosing
 from run_starter.executors import preparing as module
 from run_starter.executors.build import Dispatch
-from run_starter.executors.choosing import Wanted
+from run_starter.executors.choosing import Waiting
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers, drivers_of
 from run_starter.executors.interpreters import Interpreters
@@ -51,8 +51,8 @@ def in_environment(given: LaunchRequest, environment: PackedEnvironment | None) 
     return replace(given, pipeline=given.pipeline.model_copy(update={"code": code}))
 
 
-def wanted(*environments: Packed | None) -> list[Wanted]:
-    return [Wanted(launch(n), packed) for n, packed in enumerate(environments)]
+def wanted(*environments: Packed | None) -> list[Waiting]:
+    return [Waiting(launch(n), packed) for n, packed in enumerate(environments)]
 
 
 def test_an_idle_driver_of_the_same_environment_is_used() -> None:
@@ -63,7 +63,7 @@ def test_an_idle_driver_of_the_same_environment_is_used() -> None:
 
 def test_any_driver_publishes() -> None:
     (only,) = [Worker(A)]
-    asked = Wanted(replace(launch(1), mode=AttemptMode.PUBLISH), None)
+    asked = Waiting(replace(launch(1), mode=AttemptMode.PUBLISH), None)
     assert list(choosing.matches([only], [asked])) == [(only, asked.launch)]
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from retrofill_core.store.hosts import Seat
 from retrofill_core.store.seat_waits import Rank
 from run_starter import sharing
-from run_starter.sharing import LONG, Lack, Pipeline, Rivals, Seats, free_slots, most
+from run_starter.sharing import RESERVED, FreeSeats, PipelineSlots, Rivals, Shortage, free_slots, most
 
 POOLS = ["default", "gpu"]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Candidate = partial(sharing.Candidate, since=NOW)
-share = partial(sharing.share, now=NOW + LONG)
+share = partial(sharing.share, now=NOW + RESERVED)
 
 
 def ranks(*live, since=NOW):
@@ -26,12 +26,12 @@ def ranks(*live, since=NOW):
 
 def seats(count, *, warm=True, submits=True, rivals=None):
     """So many free seats of the default pool."""
-    return {"default": Seats([Seat(1, no, "h", warm, submits) for no in range(count)], rivals or Rivals())}
+    return {"default": FreeSeats([Seat(1, no, "h", warm, submits) for no in range(count)], rivals or Rivals())}
 
 
 @st.composite
 def rivals(draw):
-    found = st.builds(Rank, st.integers(0, 4), st.sampled_from([NOW - LONG, NOW, NOW + LONG]))
+    found = st.builds(Rank, st.integers(0, 4), st.sampled_from([NOW - RESERVED, NOW, NOW + RESERVED]))
     each = tuple(sorted(draw(st.lists(found, max_size=4))))
     return Rivals(each, frozenset(draw(st.lists(st.sampled_from(each)))) if each else frozenset())
 
@@ -44,7 +44,7 @@ def situations(draw):
     pipelines, candidates = {}, []
     for no in range(draw(st.integers(1, 3))):
         taken = draw(st.sets(st.integers(1, 8)))
-        pipelines[no] = Pipeline(draw(st.integers(1, 8)), frozenset(taken), draw(rivals()))
+        pipelines[no] = PipelineSlots(draw(st.integers(1, 8)), frozenset(taken), draw(rivals()))
         left = len(taken)
         for n in range(draw(st.integers(0, 4))):
             own = draw(st.sets(st.integers(1, 6), max_size=left))
@@ -59,7 +59,7 @@ def situations(draw):
         candidates,
         pipelines,
         {
-            pool: Seats([Seat(host, n, "h", *each, pool) for n, each in enumerate(free[pool])], draw(rivals()))
+            pool: FreeSeats([Seat(host, n, "h", *each, pool) for n, each in enumerate(free[pool])], draw(rivals()))
             for host, pool in enumerate(POOLS)
         },
     )
@@ -127,13 +127,13 @@ def places(made, id):
 
 def test_slots_are_given_lowest_first_to_the_earlier_of_two():
     candidates = [Candidate("a", 1, 4, frozenset({2})), Candidate("b", 1, 4, frozenset())]
-    made = share(candidates, {1: Pipeline(5, frozenset({1}))}, seats(10))
+    made = share(candidates, {1: PipelineSlots(5, frozenset({1}))}, seats(10))
     assert (places(made, "b"), places(made, "a")) == ([(1, 2), (2, 4)], [(1, 3), (3, 5)])
 
 
 def test_of_equals_the_one_served_longest_ago_is_first():
-    candidates = [Candidate("a", 1, 4, frozenset()), Candidate("b", 1, 4, frozenset(), since=NOW - LONG)]
-    made = share(candidates, {1: Pipeline(9, frozenset())}, seats(2))
+    candidates = [Candidate("a", 1, 4, frozenset()), Candidate("b", 1, 4, frozenset(), since=NOW - RESERVED)]
+    made = share(candidates, {1: PipelineSlots(9, frozenset())}, seats(2))
     assert (places(made, "b"), places(made, "a")) == ([(1, 1)], [(1, 2)])
 
 
@@ -154,32 +154,34 @@ YIELDS = [
 def test_a_slot_or_a_seat_is_left_to_each_poorer_rival(what, rivals, exhausted, started, left_to):
     mine = Candidate("a", 1, 4, frozenset({1, 2}))
     them = Rivals(rivals, frozenset(exhausted))
-    limits = {1: Pipeline(4, frozenset({1, 2}), them) if what == 1 else Pipeline(9, frozenset({1, 2}))}
+    limits = {1: PipelineSlots(4, frozenset({1, 2}), them) if what == 1 else PipelineSlots(9, frozenset({1, 2}))}
     made = share([mine], limits, seats(2, rivals=them if what == "default" else None))
     assert (len(places(made, "a")), made.left) == (started, {1: what} if left_to else {})
     assert made.left_to == ({what: set(rivals) - set(exhausted)} if left_to else {})
 
 
-@pytest.mark.parametrize(("waited", "first"), [(LONG, True), (LONG - timedelta(seconds=0.1), False)])
+@pytest.mark.parametrize(("waited", "first"), [(RESERVED, True), (RESERVED - timedelta(seconds=0.1), False)])
 def test_an_equal_rival_goes_first_once_it_has_waited_for_a_second(waited, first):
     them = Rivals.of([Rank(0, NOW - waited)], NOW, frozenset())
-    made = share([Candidate("a", 1, 4, frozenset())], {1: Pipeline(1, frozenset(), them)}, seats(1))
+    made = share([Candidate("a", 1, 4, frozenset())], {1: PipelineSlots(1, frozenset(), them)}, seats(1))
     assert (places(made, "a") == [], made.left == {1: 1}) == (first, first)
-    assert share([Candidate("a", 1, 4, frozenset({1}))], {1: Pipeline(2, frozenset({1}), them)}, seats(1)).left == {
-        1: 1
-    }
+    assert share(
+        [Candidate("a", 1, 4, frozenset({1}))], {1: PipelineSlots(2, frozenset({1}), them)}, seats(1)
+    ).left == {1: 1}
 
 
 def test_where_nothing_could_start_nothing_is_left():
     full = Candidate("a", 1, 2, frozenset({1, 2}))
-    assert not share([full], {1: Pipeline(4, frozenset({1, 2}), Rivals(ranks(0)))}, seats(10)).left
-    made = share([Candidate("a", 1, 2, frozenset({1}))], {1: Pipeline(4, frozenset({1}), Rivals(ranks(0)))}, seats(0))
-    assert (made.left, made.short) == ({}, {"default": {1: Lack(False, Rank(1, NOW))}})
+    assert not share([full], {1: PipelineSlots(4, frozenset({1, 2}), Rivals(ranks(0)))}, seats(10)).left
+    made = share(
+        [Candidate("a", 1, 2, frozenset({1}))], {1: PipelineSlots(4, frozenset({1}), Rivals(ranks(0)))}, seats(0)
+    )
+    assert (made.left, made.short) == ({}, {"default": {1: Shortage(False, Rank(1, NOW))}})
 
 
 def test_a_cold_seat_is_left_to_a_poorer_one_that_needs_it_warm():
     poor, rich = Candidate("a", 1, 1, frozenset()), Candidate("b", 2, 9, frozenset({1}), executor="spark-submit")
-    limits = {1: Pipeline(1, frozenset()), 2: Pipeline(9, frozenset({1}))}
+    limits = {1: PipelineSlots(1, frozenset()), 2: PipelineSlots(9, frozenset({1}))}
     made = share([poor, rich], limits, seats(1, warm=False))
     assert (made.slots, made.left, made.left_to) == ({}, {2: "default"}, {"default": {Rank(0, NOW)}})
     assert places(share([poor, rich], limits, seats(2, warm=False)), "b") == [(2, 2)]
@@ -187,27 +189,29 @@ def test_a_cold_seat_is_left_to_a_poorer_one_that_needs_it_warm():
 
 def test_a_warm_seat_is_not_left_to_who_submits():
     poor, rich = Candidate("a", 1, 1, frozenset(), executor="spark-submit"), Candidate("b", 2, 9, frozenset({1}))
-    limits = {1: Pipeline(1, frozenset()), 2: Pipeline(9, frozenset({1}))}
+    limits = {1: PipelineSlots(1, frozenset()), 2: PipelineSlots(9, frozenset({1}))}
     assert places(share([poor, rich], limits, seats(1, submits=False)), "b") == [(2, 2)]
 
 
 def test_who_got_one_and_lacks_another_waits_since_now():
-    made = share([Candidate("a", 1, 2, frozenset())], {1: Pipeline(2, frozenset())}, seats(1))
-    assert (places(made, "a"), made.short) == ([(1, 1)], {"default": {1: Lack(False, Rank(1, NOW + LONG))}})
+    made = share([Candidate("a", 1, 2, frozenset())], {1: PipelineSlots(2, frozenset())}, seats(1))
+    assert (places(made, "a"), made.short) == ([(1, 1)], {"default": {1: Shortage(False, Rank(1, NOW + RESERVED))}})
 
 
 def test_a_cold_seat_serves_only_spark_submit_which_leaves_the_warm_ones():
     pool, submit = Candidate("a", 1, 1, frozenset()), Candidate("b", 2, 2, frozenset(), executor="spark-submit")
-    limits = {1: Pipeline(1, frozenset()), 2: Pipeline(2, frozenset())}
-    free = {"default": Seats([*seats(1)["default"].free, Seat(2, 1, "g", False, True)])}
+    limits = {1: PipelineSlots(1, frozenset()), 2: PipelineSlots(2, frozenset())}
+    free = {"default": FreeSeats([*seats(1)["default"].free, Seat(2, 1, "g", False, True)])}
     made = share([pool, submit], limits, free)
     assert [(seat.host_id, seat.warm) for *_, seat in made.slots["a"] + made.slots["b"]] == [(1, True), (2, False)]
     cold = share([pool, submit], limits, seats(3, warm=False))
     assert (list(cold.short["default"]), list(cold.slots)) == ([1], ["b"])
-    assert share([submit], {2: limits[2]}, seats(3, submits=False)).short == {"default": {2: Lack(True, Rank(0, NOW))}}
+    assert share([submit], {2: limits[2]}, seats(3, submits=False)).short == {
+        "default": {2: Shortage(True, Rank(0, NOW))}
+    }
 
 
 def test_a_pool_without_seats_holds_nobody_up_in_another_one():
     mine, other = Candidate("a", 1, 2, frozenset(), pool="gpu"), Candidate("b", 1, 2, frozenset())
-    made = share([mine, other], {1: Pipeline(4, frozenset())}, {**seats(5), "gpu": Seats([])})
-    assert (len(places(made, "b")), made.short) == (2, {"gpu": {1: Lack(False, Rank(0, NOW))}})
+    made = share([mine, other], {1: PipelineSlots(4, frozenset())}, {**seats(5), "gpu": FreeSeats([])})
+    assert (len(places(made, "b")), made.short) == (2, {"gpu": {1: Shortage(False, Rank(0, NOW))}})

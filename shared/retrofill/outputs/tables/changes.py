@@ -1,4 +1,4 @@
-"""What an undo restores, and whether the rows that it would replace are still those that the undone runs published."""
+"""Finds the rows that an undo restores, and whether those it would replace are still the ones that the undone runs published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table must be like so that the rows of a key can be replaced alone, looked at when rows are staged for it."""
+"""Refuses tables in which the rows of a key cannot be replaced alone, when rows are staged for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a commit of ours says of itself in the table's own metadata, and the history of a table's commits."""
+"""Metadata of Retrofill's commits in the table's own history, and that history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table's format must do: replace the rows of a group in one commit, exactly once, and tell its history.
+"""The interface of a table's format: replace the rows of a group in one commit, exactly once, and tell its history.
 
 A commit is fenced by the table itself, not by a check before it (``docs/decisions/tables.md``).
 """

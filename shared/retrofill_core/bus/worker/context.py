@@ -1,4 +1,4 @@
-"""What the parts of one worker share: connections, shards, the current step's start."""
+"""State that the parts of one worker share: connections, shards, the current step's start."""
 
 from __future__ import annotations
 

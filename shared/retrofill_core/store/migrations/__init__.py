@@ -9,8 +9,8 @@ from sqlalchemy import Connection, text
 from retrofill_core.store.tables import SCHEMA
 
 
-def upgrade(conn: Connection, revision: str = "head") -> None:
-    """Migrate the schema to ``revision`` in the caller's transaction. Idempotent."""
+def upgrade(conn: Connection) -> None:
+    """Migrate the schema in the caller's transaction. Idempotent."""
     # Imported here: it would be a tenth of every command's start.
     from alembic import command
     from alembic.config import Config
@@ -22,4 +22,4 @@ def upgrade(conn: Connection, revision: str = "head") -> None:
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = conn
-    command.upgrade(config, revision)
+    command.upgrade(config, "head")

@@ -8,7 +8,7 @@ from retrofill.states.machine import Machine
 
 SCHEMA = "retrofill"
 # The newest migration, which creates these tables, and the oldest schema this release works with.
-REVISION = "0033"
+REVISION = "0001"
 metadata = MetaData(
     schema=SCHEMA,
     naming_convention={

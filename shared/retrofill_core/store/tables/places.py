@@ -1,4 +1,4 @@
-"""Which pipelines publish to which tables of Spark."""
+"""Tables of Spark and the pipelines that publish to them."""
 
 from __future__ import annotations
 

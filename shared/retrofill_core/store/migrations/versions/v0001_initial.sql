@@ -17,13 +17,28 @@ CREATE TABLE retrofill.backfill_planner_outbox (
   CONSTRAINT backfill_planner_outbox_pkey PRIMARY KEY (id)
 );
 
+CREATE TABLE retrofill.backfill_planner_outbox_refused (
+  id BIGINT NOT NULL,
+  topic TEXT NOT NULL,
+  key BYTEA,
+  value BYTEA,
+  headers JSONB NOT NULL,
+  created_at TIMESTAMP WITH TIME ZONE NOT NULL,
+  reason TEXT NOT NULL,
+  refused_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  CONSTRAINT backfill_planner_outbox_refused_pkey PRIMARY KEY (id)
+);
+
 CREATE TABLE retrofill.backfill_planner_relay (
   "only" BOOLEAN DEFAULT true NOT NULL,
   epoch BIGINT DEFAULT 0 NOT NULL,
   batch BIGINT DEFAULT 0 NOT NULL,
   batch_ids BIGINT[] DEFAULT '{}' NOT NULL,
+  transactional SMALLINT DEFAULT 0 NOT NULL,
+  taken_epoch BIGINT DEFAULT 0 NOT NULL,
   CONSTRAINT backfill_planner_relay_pkey PRIMARY KEY ("only"),
-  CONSTRAINT backfill_planner_relay_one_row CHECK ("only")
+  CONSTRAINT backfill_planner_relay_one_row CHECK ("only"),
+  CONSTRAINT backfill_planner_relay_older_releases_wait CHECK (transactional = 0 OR taken_epoch = epoch)
 );
 
 CREATE TABLE retrofill.backfill_planner_shard (
@@ -31,6 +46,9 @@ CREATE TABLE retrofill.backfill_planner_shard (
   epoch BIGINT DEFAULT 0 NOT NULL,
   owner TEXT,
   taken_at TIMESTAMP WITH TIME ZONE,
+  trying_topic TEXT,
+  trying_offset BIGINT,
+  trying_deaths SMALLINT,
   CONSTRAINT backfill_planner_shard_pkey PRIMARY KEY (partition)
 );
 
@@ -39,6 +57,9 @@ CREATE TABLE retrofill.backfill_planner_shard_offset (
   partition INTEGER NOT NULL,
   topic_id TEXT NOT NULL,
   next_offset BIGINT NOT NULL,
+  taken_offset BIGINT,
+  trying_offset BIGINT,
+  trying_deaths SMALLINT,
   CONSTRAINT backfill_planner_shard_offset_pkey PRIMARY KEY (topic, partition)
 );
 
@@ -61,13 +82,28 @@ CREATE TABLE retrofill.callback_runner_outbox (
   CONSTRAINT callback_runner_outbox_pkey PRIMARY KEY (id)
 );
 
+CREATE TABLE retrofill.callback_runner_outbox_refused (
+  id BIGINT NOT NULL,
+  topic TEXT NOT NULL,
+  key BYTEA,
+  value BYTEA,
+  headers JSONB NOT NULL,
+  created_at TIMESTAMP WITH TIME ZONE NOT NULL,
+  reason TEXT NOT NULL,
+  refused_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  CONSTRAINT callback_runner_outbox_refused_pkey PRIMARY KEY (id)
+);
+
 CREATE TABLE retrofill.callback_runner_relay (
   "only" BOOLEAN DEFAULT true NOT NULL,
   epoch BIGINT DEFAULT 0 NOT NULL,
   batch BIGINT DEFAULT 0 NOT NULL,
   batch_ids BIGINT[] DEFAULT '{}' NOT NULL,
+  transactional SMALLINT DEFAULT 0 NOT NULL,
+  taken_epoch BIGINT DEFAULT 0 NOT NULL,
   CONSTRAINT callback_runner_relay_pkey PRIMARY KEY ("only"),
-  CONSTRAINT callback_runner_relay_one_row CHECK ("only")
+  CONSTRAINT callback_runner_relay_one_row CHECK ("only"),
+  CONSTRAINT callback_runner_relay_older_releases_wait CHECK (transactional = 0 OR taken_epoch = epoch)
 );
 
 CREATE TABLE retrofill.callback_runner_shard (
@@ -75,6 +111,9 @@ CREATE TABLE retrofill.callback_runner_shard (
   epoch BIGINT DEFAULT 0 NOT NULL,
   owner TEXT,
   taken_at TIMESTAMP WITH TIME ZONE,
+  trying_topic TEXT,
+  trying_offset BIGINT,
+  trying_deaths SMALLINT,
   CONSTRAINT callback_runner_shard_pkey PRIMARY KEY (partition)
 );
 
@@ -83,6 +122,9 @@ CREATE TABLE retrofill.callback_runner_shard_offset (
   partition INTEGER NOT NULL,
   topic_id TEXT NOT NULL,
   next_offset BIGINT NOT NULL,
+  taken_offset BIGINT,
+  trying_offset BIGINT,
+  trying_deaths SMALLINT,
   CONSTRAINT callback_runner_shard_offset_pkey PRIMARY KEY (topic, partition)
 );
 
@@ -96,13 +138,28 @@ CREATE TABLE retrofill.deadline_watcher_outbox (
   CONSTRAINT deadline_watcher_outbox_pkey PRIMARY KEY (id)
 );
 
+CREATE TABLE retrofill.deadline_watcher_outbox_refused (
+  id BIGINT NOT NULL,
+  topic TEXT NOT NULL,
+  key BYTEA,
+  value BYTEA,
+  headers JSONB NOT NULL,
+  created_at TIMESTAMP WITH TIME ZONE NOT NULL,
+  reason TEXT NOT NULL,
+  refused_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  CONSTRAINT deadline_watcher_outbox_refused_pkey PRIMARY KEY (id)
+);
+
 CREATE TABLE retrofill.deadline_watcher_relay (
   "only" BOOLEAN DEFAULT true NOT NULL,
   epoch BIGINT DEFAULT 0 NOT NULL,
   batch BIGINT DEFAULT 0 NOT NULL,
   batch_ids BIGINT[] DEFAULT '{}' NOT NULL,
+  transactional SMALLINT DEFAULT 0 NOT NULL,
+  taken_epoch BIGINT DEFAULT 0 NOT NULL,
   CONSTRAINT deadline_watcher_relay_pkey PRIMARY KEY ("only"),
-  CONSTRAINT deadline_watcher_relay_one_row CHECK ("only")
+  CONSTRAINT deadline_watcher_relay_one_row CHECK ("only"),
+  CONSTRAINT deadline_watcher_relay_older_releases_wait CHECK (transactional = 0 OR taken_epoch = epoch)
 );
 
 CREATE TABLE retrofill.deadline_watcher_shard (
@@ -110,6 +167,9 @@ CREATE TABLE retrofill.deadline_watcher_shard (
   epoch BIGINT DEFAULT 0 NOT NULL,
   owner TEXT,
   taken_at TIMESTAMP WITH TIME ZONE,
+  trying_topic TEXT,
+  trying_offset BIGINT,
+  trying_deaths SMALLINT,
   CONSTRAINT deadline_watcher_shard_pkey PRIMARY KEY (partition)
 );
 
@@ -118,7 +178,24 @@ CREATE TABLE retrofill.deadline_watcher_shard_offset (
   partition INTEGER NOT NULL,
   topic_id TEXT NOT NULL,
   next_offset BIGINT NOT NULL,
+  taken_offset BIGINT,
+  trying_offset BIGINT,
+  trying_deaths SMALLINT,
   CONSTRAINT deadline_watcher_shard_offset_pkey PRIMARY KEY (topic, partition)
+);
+
+CREATE TABLE retrofill.host (
+  id BIGINT GENERATED BY DEFAULT AS IDENTITY,
+  name TEXT NOT NULL,
+  pool TEXT DEFAULT 'default' NOT NULL,
+  started_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  lease_until TIMESTAMP WITH TIME ZONE NOT NULL,
+  submits BOOLEAN NOT NULL,
+  note TEXT,
+  logs TEXT,
+  python TEXT,
+  spark TEXT,
+  CONSTRAINT host_pkey PRIMARY KEY (id)
 );
 
 CREATE TABLE retrofill.installation (
@@ -126,6 +203,8 @@ CREATE TABLE retrofill.installation (
   id TEXT NOT NULL,
   topic_prefix TEXT NOT NULL,
   partitions INTEGER NOT NULL,
+  system_identifier TEXT,
+  timeline INTEGER,
   created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
   CONSTRAINT installation_pkey PRIMARY KEY ("only"),
   CONSTRAINT installation_one_row CHECK ("only")
@@ -161,13 +240,28 @@ CREATE TABLE retrofill.run_starter_outbox (
   CONSTRAINT run_starter_outbox_pkey PRIMARY KEY (id)
 );
 
+CREATE TABLE retrofill.run_starter_outbox_refused (
+  id BIGINT NOT NULL,
+  topic TEXT NOT NULL,
+  key BYTEA,
+  value BYTEA,
+  headers JSONB NOT NULL,
+  created_at TIMESTAMP WITH TIME ZONE NOT NULL,
+  reason TEXT NOT NULL,
+  refused_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  CONSTRAINT run_starter_outbox_refused_pkey PRIMARY KEY (id)
+);
+
 CREATE TABLE retrofill.run_starter_relay (
   "only" BOOLEAN DEFAULT true NOT NULL,
   epoch BIGINT DEFAULT 0 NOT NULL,
   batch BIGINT DEFAULT 0 NOT NULL,
   batch_ids BIGINT[] DEFAULT '{}' NOT NULL,
+  transactional SMALLINT DEFAULT 0 NOT NULL,
+  taken_epoch BIGINT DEFAULT 0 NOT NULL,
   CONSTRAINT run_starter_relay_pkey PRIMARY KEY ("only"),
-  CONSTRAINT run_starter_relay_one_row CHECK ("only")
+  CONSTRAINT run_starter_relay_one_row CHECK ("only"),
+  CONSTRAINT run_starter_relay_older_releases_wait CHECK (transactional = 0 OR taken_epoch = epoch)
 );
 
 CREATE TABLE retrofill.run_starter_shard (
@@ -175,6 +269,9 @@ CREATE TABLE retrofill.run_starter_shard (
   epoch BIGINT DEFAULT 0 NOT NULL,
   owner TEXT,
   taken_at TIMESTAMP WITH TIME ZONE,
+  trying_topic TEXT,
+  trying_offset BIGINT,
+  trying_deaths SMALLINT,
   CONSTRAINT run_starter_shard_pkey PRIMARY KEY (partition)
 );
 
@@ -183,7 +280,26 @@ CREATE TABLE retrofill.run_starter_shard_offset (
   partition INTEGER NOT NULL,
   topic_id TEXT NOT NULL,
   next_offset BIGINT NOT NULL,
+  taken_offset BIGINT,
+  trying_offset BIGINT,
+  trying_deaths SMALLINT,
   CONSTRAINT run_starter_shard_offset_pkey PRIMARY KEY (topic, partition)
+);
+
+CREATE TABLE retrofill.seat_wait (
+  shard INTEGER NOT NULL,
+  pool TEXT DEFAULT 'default' NOT NULL,
+  live INTEGER NOT NULL,
+  since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  until TIMESTAMP WITH TIME ZONE NOT NULL,
+  CONSTRAINT seat_wait_pkey PRIMARY KEY (shard, pool)
+);
+
+CREATE TABLE retrofill.webhook_off (
+  url TEXT NOT NULL,
+  since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  deadline_id BIGINT NOT NULL,
+  CONSTRAINT webhook_off_pkey PRIMARY KEY (url)
 );
 
 CREATE TABLE retrofill.backfill (
@@ -193,36 +309,120 @@ CREATE TABLE retrofill.backfill (
   shard INTEGER NOT NULL,
   state TEXT NOT NULL,
   covers TSTZRANGE NOT NULL,
+  covers_parts TSTZMULTIRANGE,
   runs INTEGER NOT NULL,
   max_active_runs INTEGER NOT NULL,
+  batch_size INTEGER,
   reprocess_behavior TEXT NOT NULL,
   run_backwards BOOLEAN NOT NULL,
   on_run_failure TEXT NOT NULL,
   conf JSONB NOT NULL,
   triggered_by TEXT,
   definition JSONB NOT NULL,
+  code_follows BOOLEAN DEFAULT false NOT NULL,
   requested_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
   resumed_at TIMESTAMP WITH TIME ZONE,
+  failed_before INTEGER DEFAULT 0 NOT NULL,
+  review BOOLEAN DEFAULT false NOT NULL,
+  staged_at TIMESTAMP WITH TIME ZONE,
+  approved_at TIMESTAMP WITH TIME ZONE,
+  approvals INTEGER DEFAULT 0 NOT NULL,
+  forced BOOLEAN DEFAULT false NOT NULL,
+  undoes TEXT,
+  traceparent TEXT,
   cancel_cause TEXT,
   ended_at TIMESTAMP WITH TIME ZONE,
+  budget_failed_runs INTEGER,
+  budget_core_hours DOUBLE PRECISION,
+  budget_until TIMESTAMP WITH TIME ZONE,
+  purged_at TIMESTAMP WITH TIME ZONE,
   lock_only SMALLINT,
   CONSTRAINT backfill_pkey PRIMARY KEY (id),
-  CONSTRAINT backfill_state_known CHECK (state IN ('cancelled', 'cancelling', 'failed', 'paused', 'running', 'succeeded')),
+  CONSTRAINT backfill_state_known CHECK (state IN ('cancelled', 'cancelling', 'failed', 'in_review', 'paused', 'running', 'succeeded')),
   CONSTRAINT backfill_ended_at_when_terminal CHECK ((state IN ('cancelled', 'failed', 'succeeded')) = (ended_at IS NOT NULL)),
   CONSTRAINT backfill_runs_exist CHECK (runs > 0),
   CONSTRAINT backfill_covers_something CHECK (NOT isempty(covers)),
   CONSTRAINT backfill_cancel_has_a_cause CHECK (state <> 'cancelling' OR cancel_cause IS NOT NULL),
-  CONSTRAINT backfill_no_overlap EXCLUDE USING gist (int8range(pipeline_no, pipeline_no, '[]') WITH &&, covers WITH &&) WHERE (state IN ('cancelling', 'paused', 'running')),
+  CONSTRAINT backfill_no_overlap EXCLUDE USING gist (int8range(pipeline_no, pipeline_no, '[]') WITH &&, coalesce(covers_parts, tstzmultirange(covers)) WITH &&) WHERE (state IN ('cancelling', 'in_review', 'paused', 'running')),
   CONSTRAINT backfill_pipeline_no_fkey FOREIGN KEY(pipeline_no) REFERENCES retrofill.pipeline (no)
 );
 
-CREATE INDEX backfill_active_idx ON retrofill.backfill (shard) WHERE state IN ('cancelling', 'paused', 'running');
+CREATE INDEX backfill_active_idx ON retrofill.backfill (shard) WHERE state IN ('cancelling', 'in_review', 'paused', 'running');
 
-CREATE INDEX backfill_active_of_pipeline_idx ON retrofill.backfill (pipeline_no) WHERE state IN ('cancelling', 'paused', 'running');
+CREATE INDEX backfill_active_of_pipeline_idx ON retrofill.backfill (pipeline_no, shard, requested_at) WHERE state IN ('cancelling', 'in_review', 'paused', 'running');
 
 CREATE INDEX backfill_pipeline_idx ON retrofill.backfill (pipeline, requested_at);
 
+CREATE INDEX backfill_purged_at_idx ON retrofill.backfill (purged_at) WHERE purged_at IS NOT NULL;
+
+CREATE INDEX backfill_purged_idx ON retrofill.backfill USING gist (int8range(pipeline_no, pipeline_no, '[]'), covers) WHERE purged_at IS NOT NULL;
+
 CREATE INDEX backfill_requested_idx ON retrofill.backfill (requested_at);
+
+CREATE INDEX backfill_to_purge_idx ON retrofill.backfill (ended_at, id) WHERE ended_at IS NOT NULL AND purged_at IS NULL;
+
+CREATE TABLE retrofill.table_place (
+  identity TEXT NOT NULL,
+  pipeline_no BIGINT NOT NULL,
+  key_columns TEXT NOT NULL,
+  CONSTRAINT table_place_pkey PRIMARY KEY (identity, pipeline_no),
+  CONSTRAINT table_place_pipeline_no_fkey FOREIGN KEY(pipeline_no) REFERENCES retrofill.pipeline (no)
+);
+
+CREATE TABLE retrofill.attempt (
+  id BIGINT GENERATED BY DEFAULT AS IDENTITY,
+  backfill_id TEXT NOT NULL,
+  pipeline_no BIGINT NOT NULL,
+  mode TEXT NOT NULL,
+  position INTEGER NOT NULL,
+  runs INTEGER NOT NULL,
+  state TEXT NOT NULL,
+  slot INTEGER,
+  pipeline_slot INTEGER,
+  suspect_server TEXT,
+  host TEXT NOT NULL,
+  host_id BIGINT,
+  lease_until TIMESTAMP WITH TIME ZONE,
+  lease_seconds DOUBLE PRECISION NOT NULL,
+  cancel_requested BOOLEAN DEFAULT false NOT NULL,
+  release_requested BOOLEAN DEFAULT false NOT NULL,
+  code JSONB NOT NULL,
+  claimed_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  began_at TIMESTAMP WITH TIME ZONE,
+  ended_at TIMESTAMP WITH TIME ZONE,
+  outcome TEXT,
+  spark_app_id TEXT,
+  spark_ui TEXT,
+  error JSONB,
+  core_seconds DOUBLE PRECISION,
+  shuffle_bytes BIGINT,
+  rows_read BIGINT,
+  rows_written BIGINT,
+  CONSTRAINT attempt_pkey PRIMARY KEY (id),
+  CONSTRAINT attempt_state_known CHECK (state IN ('ended', 'running', 'starting')),
+  CONSTRAINT attempt_ended_at_when_terminal CHECK ((state IN ('ended')) = (ended_at IS NOT NULL)),
+  CONSTRAINT attempt_outcome_when_ended CHECK ((state = 'ended') = (outcome IS NOT NULL)),
+  CONSTRAINT attempt_outcome_known CHECK (outcome IS NULL OR outcome IN ('cancelled', 'done', 'failed', 'lost', 'released')),
+  CONSTRAINT attempt_mode_known CHECK (mode IN ('each', 'publish', 'range')),
+  CONSTRAINT attempt_has_runs CHECK (runs > 0),
+  CONSTRAINT attempt_slots_from_one CHECK (slot >= 1 AND pipeline_slot >= 1),
+  CONSTRAINT attempt_slot_while_live CHECK ((state IN ('running', 'starting')) = (slot IS NOT NULL)),
+  CONSTRAINT attempt_pipeline_slot_while_live CHECK ((state IN ('running', 'starting')) = (pipeline_slot IS NOT NULL)),
+  CONSTRAINT attempt_lease_while_live CHECK ((state IN ('running', 'starting')) = (lease_until IS NOT NULL)),
+  CONSTRAINT attempt_backfill_id_fkey FOREIGN KEY(backfill_id) REFERENCES retrofill.backfill (id)
+);
+
+CREATE INDEX attempt_backfill_idx ON retrofill.attempt (backfill_id, position);
+
+CREATE INDEX attempt_ended_idx ON retrofill.attempt (pipeline_no, ended_at) WHERE ended_at IS NOT NULL AND mode <> 'publish';
+
+CREATE INDEX attempt_newest_idx ON retrofill.attempt (backfill_id, id);
+
+CREATE UNIQUE INDEX attempt_pipeline_slot_key ON retrofill.attempt (pipeline_no, pipeline_slot) WHERE pipeline_slot IS NOT NULL;
+
+CREATE UNIQUE INDEX attempt_slot_key ON retrofill.attempt (backfill_id, slot) WHERE slot IS NOT NULL;
+
+CREATE UNIQUE INDEX attempt_suspect_server_key ON retrofill.attempt (suspect_server) WHERE slot IS NOT NULL;
 
 CREATE TABLE retrofill.backfill_interval (
   backfill_id TEXT NOT NULL,
@@ -235,6 +435,64 @@ CREATE TABLE retrofill.backfill_interval (
   CONSTRAINT backfill_interval_backfill_id_fkey FOREIGN KEY(backfill_id) REFERENCES retrofill.backfill (id)
 );
 
+CREATE TABLE retrofill.backfill_progress (
+  backfill_id TEXT NOT NULL,
+  sequence INTEGER NOT NULL,
+  runs JSONB NOT NULL,
+  CONSTRAINT backfill_progress_pkey PRIMARY KEY (backfill_id),
+  CONSTRAINT backfill_progress_backfill_id_fkey FOREIGN KEY(backfill_id) REFERENCES retrofill.backfill (id)
+);
+
+CREATE TABLE retrofill.callback (
+  deadline_id BIGINT NOT NULL,
+  shard INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  kind TEXT DEFAULT 'function' NOT NULL,
+  options JSONB DEFAULT '{}'::jsonb NOT NULL,
+  kwargs JSONB NOT NULL,
+  event JSONB DEFAULT '{}'::jsonb NOT NULL,
+  pipeline TEXT DEFAULT '' NOT NULL,
+  state TEXT NOT NULL,
+  attempts INTEGER DEFAULT 0 NOT NULL,
+  runners_lost INTEGER DEFAULT 0 NOT NULL,
+  token TEXT,
+  lease_until TIMESTAMP WITH TIME ZONE,
+  next_try_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  last_error TEXT,
+  finished_at TIMESTAMP WITH TIME ZONE,
+  backfill_id TEXT,
+  occasion TEXT,
+  place INTEGER,
+  collects BOOLEAN DEFAULT false NOT NULL,
+  lock_only SMALLINT,
+  CONSTRAINT callback_pkey PRIMARY KEY (deadline_id),
+  CONSTRAINT callback_state_known CHECK (state IN ('failed', 'pending', 'running', 'succeeded')),
+  CONSTRAINT callback_finished_at_when_terminal CHECK ((state IN ('failed', 'succeeded')) = (finished_at IS NOT NULL)),
+  CONSTRAINT callback_token_while_running CHECK ((state = 'running') = (token IS NOT NULL)),
+  CONSTRAINT callback_lease_with_token CHECK ((token IS NULL) = (lease_until IS NULL)),
+  CONSTRAINT callback_occasion_of_a_backfill CHECK ((backfill_id IS NULL) = (occasion IS NULL)),
+  CONSTRAINT callback_place_in_a_list CHECK ((backfill_id IS NULL) = (place IS NULL)),
+  CONSTRAINT callback_collects_until_called CHECK (NOT collects OR state = 'pending'),
+  CONSTRAINT callback_backfill_id_fkey FOREIGN KEY(backfill_id) REFERENCES retrofill.backfill (id)
+);
+
+CREATE INDEX callback_of_backfill_idx ON retrofill.callback (backfill_id, collects, place) WHERE backfill_id IS NOT NULL;
+
+CREATE UNIQUE INDEX callback_of_end_key ON retrofill.callback (backfill_id, place) WHERE occasion <> 'run_failed';
+
+CREATE INDEX callback_pending_of_pipeline_idx ON retrofill.callback (shard, pipeline, next_try_at) WHERE state = 'pending';
+
+CREATE INDEX callback_running_idx ON retrofill.callback (shard, lease_until) WHERE state = 'running';
+
+CREATE TABLE retrofill.run_cancel (
+  backfill_id TEXT NOT NULL,
+  run_id BIGINT NOT NULL,
+  ce_id TEXT,
+  requested_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  CONSTRAINT run_cancel_pkey PRIMARY KEY (backfill_id, run_id),
+  CONSTRAINT run_cancel_backfill_id_fkey FOREIGN KEY(backfill_id) REFERENCES retrofill.backfill (id)
+);
+
 CREATE TABLE retrofill.run (
   id BIGINT GENERATED BY DEFAULT AS IDENTITY,
   backfill_id TEXT NOT NULL,
@@ -244,40 +502,83 @@ CREATE TABLE retrofill.run (
   position INTEGER NOT NULL,
   state TEXT NOT NULL,
   attempt INTEGER DEFAULT 0 NOT NULL,
+  attempt_id BIGINT,
+  range_limit INTEGER,
+  lost_at TIMESTAMP WITH TIME ZONE,
   lost_attempts INTEGER DEFAULT 0 NOT NULL,
-  slot INTEGER,
-  pipeline_slot INTEGER,
-  lease_until TIMESTAMP WITH TIME ZONE,
-  cancel_requested BOOLEAN DEFAULT false NOT NULL,
-  host TEXT,
+  losses JSONB DEFAULT '{}'::jsonb NOT NULL,
   queued_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
   started_at TIMESTAMP WITH TIME ZONE,
+  times_out_at TIMESTAMP WITH TIME ZONE,
   finished_at TIMESTAMP WITH TIME ZONE,
   error JSONB,
+  outputs JSONB,
+  accepted_attempt BIGINT,
+  publication INTEGER DEFAULT 0 NOT NULL,
+  publish_after TIMESTAMP WITH TIME ZONE,
+  publish_error JSONB,
+  staged_at TIMESTAMP WITH TIME ZONE,
+  review INTEGER DEFAULT 0 NOT NULL,
+  published JSONB,
+  code_sha256 TEXT,
+  restores BIGINT,
+  undone_by BIGINT,
+  superseded_by BIGINT,
   lock_only SMALLINT,
   CONSTRAINT run_pkey PRIMARY KEY (id),
-  CONSTRAINT run_state_known CHECK (state IN ('cancelled', 'failed', 'publishing', 'queued', 'running', 'starting', 'succeeded')),
+  CONSTRAINT run_state_known CHECK (state IN ('cancelled', 'failed', 'publishing', 'queued', 'running', 'staged', 'starting', 'succeeded')),
   CONSTRAINT run_finished_at_when_terminal CHECK ((state IN ('cancelled', 'failed', 'succeeded')) = (finished_at IS NOT NULL)),
+  CONSTRAINT run_publishes_something CHECK (state NOT IN ('publishing', 'staged') OR outputs IS NOT NULL AND accepted_attempt IS NOT NULL),
   CONSTRAINT run_interval_not_empty CHECK (interval_start < interval_end),
-  CONSTRAINT run_slots_from_one CHECK (slot >= 1 AND pipeline_slot >= 1),
-  CONSTRAINT run_slot_while_live CHECK ((state IN ('publishing', 'running', 'starting')) = (slot IS NOT NULL)),
-  CONSTRAINT run_pipeline_slot_while_live CHECK ((state IN ('publishing', 'running', 'starting')) = (pipeline_slot IS NOT NULL)),
-  CONSTRAINT run_lease_while_live CHECK ((state IN ('publishing', 'running', 'starting')) = (lease_until IS NOT NULL)),
-  CONSTRAINT run_backfill_id_position_key UNIQUE (backfill_id, position),
-  CONSTRAINT run_backfill_id_fkey FOREIGN KEY(backfill_id) REFERENCES retrofill.backfill (id)
+  CONSTRAINT run_attempt_while_live CHECK (NOT (state IN ('publishing', 'running', 'starting')) OR attempt_id IS NOT NULL),
+  CONSTRAINT run_only_failed_superseded CHECK (superseded_by IS NULL OR state = 'failed'),
+  CONSTRAINT run_backfill_id_position_superseded_by_key UNIQUE NULLS NOT DISTINCT (backfill_id, position, superseded_by),
+  CONSTRAINT run_backfill_id_fkey FOREIGN KEY(backfill_id) REFERENCES retrofill.backfill (id),
+  CONSTRAINT run_attempt_id_fkey FOREIGN KEY(attempt_id) REFERENCES retrofill.attempt (id)
 );
 
-CREATE INDEX run_failed_idx ON retrofill.run (backfill_id, finished_at) WHERE state = 'failed';
+CREATE INDEX run_attempt_idx ON retrofill.run (attempt_id);
+
+CREATE INDEX run_failed_idx ON retrofill.run (backfill_id, position) WHERE state = 'failed' AND superseded_by IS NULL;
+
+CREATE INDEX run_going_idx ON retrofill.run (backfill_id, state) WHERE state IN ('publishing', 'running', 'staged', 'starting');
 
 CREATE INDEX run_interval_idx ON retrofill.run (pipeline_no, interval_start, id) WHERE state IN ('failed', 'succeeded');
 
-CREATE UNIQUE INDEX run_interval_unfinished_key ON retrofill.run (pipeline_no, interval_start) WHERE state IN ('publishing', 'queued', 'running', 'starting');
-
-CREATE UNIQUE INDEX run_pipeline_slot_key ON retrofill.run (pipeline_no, pipeline_slot) WHERE pipeline_slot IS NOT NULL;
+CREATE UNIQUE INDEX run_interval_unfinished_key ON retrofill.run (pipeline_no, interval_start) WHERE state IN ('publishing', 'queued', 'running', 'staged', 'starting');
 
 CREATE INDEX run_queued_idx ON retrofill.run (backfill_id, position) WHERE state = 'queued';
 
-CREATE UNIQUE INDEX run_slot_key ON retrofill.run (backfill_id, slot) WHERE slot IS NOT NULL;
+CREATE INDEX run_span_idx ON retrofill.run USING gist (int8range(pipeline_no, pipeline_no, '[]'), tstzrange(interval_start, interval_end)) WHERE state IN ('failed', 'succeeded');
+
+CREATE INDEX run_succeeded_idx ON retrofill.run (pipeline_no, finished_at) WHERE state = 'succeeded';
+
+CREATE INDEX run_suspect_idx ON retrofill.run (backfill_id, lost_at) WHERE state = 'queued' AND lost_at IS NOT NULL;
+
+CREATE TABLE retrofill.seat (
+  host_id BIGINT NOT NULL,
+  no INTEGER NOT NULL,
+  warm BOOLEAN NOT NULL,
+  attempt_id BIGINT,
+  acknowledged_at TIMESTAMP WITH TIME ZONE,
+  CONSTRAINT seat_pkey PRIMARY KEY (host_id, no),
+  CONSTRAINT seat_acknowledges_something CHECK (acknowledged_at IS NULL OR attempt_id IS NOT NULL),
+  CONSTRAINT seat_host_id_fkey FOREIGN KEY(host_id) REFERENCES retrofill.host (id),
+  CONSTRAINT seat_attempt_id_fkey FOREIGN KEY(attempt_id) REFERENCES retrofill.attempt (id)
+);
+
+CREATE UNIQUE INDEX seat_attempt_key ON retrofill.seat (attempt_id) WHERE attempt_id IS NOT NULL;
+
+CREATE TABLE retrofill.callback_run (
+  run_id BIGINT NOT NULL,
+  place INTEGER NOT NULL,
+  callback_id BIGINT NOT NULL,
+  CONSTRAINT callback_run_pkey PRIMARY KEY (run_id, place),
+  CONSTRAINT callback_run_run_id_fkey FOREIGN KEY(run_id) REFERENCES retrofill.run (id),
+  CONSTRAINT callback_run_callback_id_fkey FOREIGN KEY(callback_id) REFERENCES retrofill.callback (deadline_id)
+);
+
+CREATE INDEX callback_run_callback_idx ON retrofill.callback_run (callback_id, run_id);
 
 CREATE TABLE retrofill.deadline (
   id BIGINT GENERATED BY DEFAULT AS IDENTITY,
@@ -285,23 +586,37 @@ CREATE TABLE retrofill.deadline (
   alert TEXT NOT NULL,
   pipeline TEXT NOT NULL,
   backfill_id TEXT NOT NULL,
-  run_id BIGINT NOT NULL,
+  run_id BIGINT,
+  task TEXT,
   reference TEXT NOT NULL,
+  interval_seconds DOUBLE PRECISION,
   due_at TIMESTAMP WITH TIME ZONE NOT NULL,
   state TEXT NOT NULL,
   reason TEXT,
   fire_on_failure BOOLEAN DEFAULT false NOT NULL,
   callback TEXT,
+  callback_kind TEXT DEFAULT 'function' NOT NULL,
+  callback_options JSONB DEFAULT '{}'::jsonb NOT NULL,
   kwargs JSONB DEFAULT '{}'::jsonb NOT NULL,
+  digest_seconds DOUBLE PRECISION,
+  digest_id BIGINT,
   decided_at TIMESTAMP WITH TIME ZONE,
+  recovered_at TIMESTAMP WITH TIME ZONE,
   CONSTRAINT deadline_pkey PRIMARY KEY (id),
   CONSTRAINT deadline_state_known CHECK (state IN ('armed', 'met', 'missed', 'void')),
   CONSTRAINT deadline_decided_at_when_terminal CHECK ((state IN ('met', 'missed', 'void')) = (decided_at IS NOT NULL)),
   CONSTRAINT deadline_run_id_alert_key UNIQUE (run_id, alert),
+  CONSTRAINT deadline_recovered_after_a_miss CHECK (recovered_at IS NULL OR state = 'missed'),
   CONSTRAINT deadline_run_id_fkey FOREIGN KEY(run_id) REFERENCES retrofill.run (id)
 );
 
-CREATE INDEX deadline_armed_idx ON retrofill.deadline (shard, due_at) WHERE state = 'armed';
+CREATE INDEX deadline_armed_of_backfill_idx ON retrofill.deadline (shard, due_at) WHERE state = 'armed' AND run_id IS NULL;
+
+CREATE INDEX deadline_due_idx ON retrofill.deadline (shard, due_at, id) WHERE state = 'armed';
+
+CREATE INDEX deadline_missed_in_digest_idx ON retrofill.deadline (digest_id, decided_at, due_at, id) WHERE digest_id IS NOT NULL;
+
+CREATE UNIQUE INDEX deadline_of_backfill_key ON retrofill.deadline (backfill_id, alert) WHERE run_id IS NULL;
 
 CREATE TABLE retrofill.task_run (
   run_id BIGINT NOT NULL,
@@ -318,26 +633,19 @@ CREATE TABLE retrofill.task_run (
   CONSTRAINT task_run_run_id_fkey FOREIGN KEY(run_id) REFERENCES retrofill.run (id)
 );
 
-CREATE TABLE retrofill.callback (
-  deadline_id BIGINT NOT NULL,
+CREATE TABLE retrofill.deadline_digest (
+  id BIGINT NOT NULL,
   shard INTEGER NOT NULL,
-  name TEXT NOT NULL,
-  kwargs JSONB NOT NULL,
-  state TEXT NOT NULL,
-  attempts INTEGER DEFAULT 0 NOT NULL,
-  token TEXT,
-  lease_until TIMESTAMP WITH TIME ZONE,
-  next_try_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-  last_error TEXT,
-  finished_at TIMESTAMP WITH TIME ZONE,
-  CONSTRAINT callback_pkey PRIMARY KEY (deadline_id),
-  CONSTRAINT callback_state_known CHECK (state IN ('failed', 'pending', 'running', 'succeeded')),
-  CONSTRAINT callback_finished_at_when_terminal CHECK ((state IN ('failed', 'succeeded')) = (finished_at IS NOT NULL)),
-  CONSTRAINT callback_token_while_running CHECK ((state = 'running') = (token IS NOT NULL)),
-  CONSTRAINT callback_lease_with_token CHECK ((token IS NULL) = (lease_until IS NULL)),
-  CONSTRAINT callback_deadline_id_fkey FOREIGN KEY(deadline_id) REFERENCES retrofill.deadline (id)
+  pipeline TEXT NOT NULL,
+  alert TEXT NOT NULL,
+  target TEXT NOT NULL,
+  opened_at TIMESTAMP WITH TIME ZONE NOT NULL,
+  closes_at TIMESTAMP WITH TIME ZONE NOT NULL,
+  closed_at TIMESTAMP WITH TIME ZONE,
+  CONSTRAINT deadline_digest_pkey PRIMARY KEY (id),
+  CONSTRAINT deadline_digest_id_fkey FOREIGN KEY(id) REFERENCES retrofill.deadline (id)
 );
 
-CREATE INDEX callback_pending_idx ON retrofill.callback (shard, next_try_at) WHERE state = 'pending';
+CREATE INDEX deadline_digest_open_idx ON retrofill.deadline_digest (shard, closes_at) WHERE closed_at IS NULL;
 
-CREATE INDEX callback_running_idx ON retrofill.callback (shard, lease_until) WHERE state = 'running';
+CREATE UNIQUE INDEX deadline_digest_open_key ON retrofill.deadline_digest (pipeline, alert, target) WHERE closed_at IS NULL;

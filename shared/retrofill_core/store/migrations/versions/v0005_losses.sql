@@ -1,1 +1,0 @@
-ALTER TABLE retrofill.run ADD COLUMN losses JSONB DEFAULT '{}'::jsonb NOT NULL;

@@ -1,1 +1,0 @@
-ALTER TABLE retrofill.run ADD COLUMN times_out_at TIMESTAMP WITH TIME ZONE;

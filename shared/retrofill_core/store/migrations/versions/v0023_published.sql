@@ -1,1 +1,0 @@
-ALTER TABLE retrofill.run ADD COLUMN published JSONB;

@@ -1,6 +1,0 @@
-ALTER TABLE retrofill.backfill
-    ADD COLUMN approvals INTEGER NOT NULL DEFAULT 0,
-    ADD COLUMN forced BOOLEAN NOT NULL DEFAULT false;
-
-ALTER TABLE retrofill.run
-    ADD COLUMN review INTEGER NOT NULL DEFAULT 0;
