@@ -13,7 +13,7 @@ from tests.support.installation import Installation
 from benchmarks.claims_scale import HISTORY_RUNS, fill, unchecked
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import installed, servers
-from deadline_watcher.windows import close_due
+from deadline_watcher.handler import close_due
 from retrofill_core.bus.set_aside import SetAside
 from retrofill_core.bus.transaction import shard_transaction
 from retrofill_core.contract.topics import WATCHER

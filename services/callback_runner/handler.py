@@ -15,17 +15,30 @@ from sqlalchemy import Connection
 from callback_runner.call import LEASE_SECONDS, RENEW_SECONDS, Call
 from callback_runner.claims import Claim, claim_of
 from callback_runner.collected import close_all
-from callback_runner.decide import Raised, Waiting, after_try, max_per_pipeline, seconds_to_next, take_turns
+from callback_runner.decide import (
+    Raised,
+    Waiting,
+    after_try,
+    max_per_pipeline,
+    seconds_to_next,
+    take_turns,
+    why_not_replayed,
+)
 from callback_runner.kinds import Kinds
 from callback_runner.record import Tried, record
-from callback_runner.replay import replay
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Poison
 from retrofill_core.bus.handler import RECHECK_SECONDS, QuietHandler, Received
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.set_aside import SetAside
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.contract.deadlines import CallbackReplayRequested, CallbackRequested
+from retrofill_core.contract.deadlines import (
+    CallbackReplayed,
+    CallbackReplayRejected,
+    CallbackReplayRequested,
+    CallbackRequested,
+)
+from retrofill_core.contract.topics import Topic
 from retrofill_core.store import callbacks
 from retrofill_core.store.engine import make_engine
 from retrofill_core.store.transition import Values
@@ -201,3 +214,24 @@ class CallbackHandler(QuietHandler):
 
 def _claims_of(tx: Transaction, pending: Sequence[Values]) -> list[Claim]:
     return [claim_of(row, tx.partition) for row in close_all(tx, pending)]
+
+
+def replay(tx: Transaction, received: Received, request: CallbackReplayRequested) -> None:
+    """Make the callback pending again and reply. Raises ``Poison`` for a wrong key."""
+    id = request.deadline_id
+    if received.key != str(id):
+        raise Poison(f"the key {received.key!r} differs from the callback's id {id}: use the id as the key")
+    row = callbacks.replay(tx.conn, id)
+    if row is None:
+        why = why_not_replayed(callbacks.state_of(tx.conn, id))
+        rejected = CallbackReplayRejected(deadline_id=id, message=f"callback {id}: {why}")
+        tx.emit(Topic.CALLBACK_EVENTS, id, rejected, reply_to=received.record)
+        return
+    answer = CallbackReplayed(
+        deadline_id=id,
+        callback=row["name"],
+        kind=row["kind"],
+        occasion=row["occasion"],
+        backfill_id=row["backfill_id"],
+    )
+    tx.emit(Topic.CALLBACK_EVENTS, id, answer, reply_to=received.record)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import cached_property, partial
 
 from callback_runner.claims import Claim
-from callback_runner.decide import Impossible, Outcome, Raised, switched_off, unknown
-from callback_runner.functions.function_try import FunctionTry
+from callback_runner.decide import Impossible, Outcome, Raised, Returned, switched_off, unknown
+from callback_runner.functions.process import Child
 from callback_runner.topics.sender import TopicSender
 from callback_runner.tries import Permit, ThreadTry, Try
 from callback_runner.webhooks import protocol
@@ -60,3 +60,33 @@ class Kinds:
     ) -> Begun:
         permit = Permit(limit, alive_until)
         return ThreadTry(work, permit, f"{claim.kind}-{claim.deadline_id}"), limit
+
+
+class FunctionTry:
+    """One try of ``module:function``. Raises ``OSError`` if no process can be started."""
+
+    # The process imports user code at once, and an import may have effects.
+    begun = True
+
+    def __init__(self, target: str, claim: Claim, alive_until: float) -> None:
+        self._child = Child(target, claim.kwargs, claim.context, alive_until)
+        self._killed = False
+
+    def wait(self, seconds: float) -> bool:
+        return self._child.wait(seconds)
+
+    def lease_renewed(self, alive_until: float) -> None:
+        self._child.lease_renewed(alive_until)
+
+    def kill(self) -> None:
+        self._killed = self._killed or not self._child.wait(0)
+        self._child.kill()
+
+    def finish(self) -> Outcome | None:
+        """After a signal, the outcome is uncertain: the function may have been anywhere."""
+        error = self._child.finish()
+        if error is None:
+            return Returned()  # perhaps just before the kill
+        if self._child.signalled:
+            return None if self._killed else Raised(error, uncertain=True)
+        return Raised(error)

@@ -10,7 +10,7 @@ from tests.support.history import waiting
 from tests.support.installation import Installation
 from tests.support.statements import recorded, scanned
 
-from deadline_watcher.windows import LISTED, close_due
+from deadline_watcher.handler import LISTED, close_due
 from retrofill_core.bus.set_aside import SetAside
 from retrofill_core.bus.transaction import shard_transaction
 from retrofill_core.contract.base import decode

@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrofill.spark.home import read_properties
 from retrofill.spark.java import write_properties
-from retrofill.spark.properties import read_properties
 
 DEFAULTS = r"""
 # Default system properties

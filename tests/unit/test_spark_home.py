@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from retrofill.spark.home import SparkHome
+from retrofill.spark.home import SparkHome, read_properties
 from retrofill.spark.java import spark_jars
-from retrofill.spark.properties import read_properties
 from retrofill_core.settings import NotConfigured, Settings
-from run_starter.executors.check_spark import check
+from run_starter.executors.build import check
 
 Make = Callable[..., Path]
 

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
-from retrofill_console.live import vector
 from retrofill_console.live.events import Batch, Event, message
+
+_ID = re.compile(r"[0-9a-f]{1,16}(\.[0-9a-f]{1,16}){0,20000}")
+
+
+def written(places: Sequence[int]) -> str:
+    """Offsets in hexadecimal, with dots between."""
+    return ".".join(f"{each:x}" for each in places)
+
+
+def read(text: str) -> list[int] | None:
+    """The offsets; ``None`` if that is not one of ours."""
+    return [int(each, 16) for each in text.split(".")] if _ID.fullmatch(text) else None
+
+
+def between(first: Sequence[int], places: Sequence[int], last: Sequence[int]) -> bool:
+    """Whether all are, each on its own partition."""
+    return len(first) == len(places) == len(last) and all(
+        low <= each <= high for low, each, high in zip(first, places, last, strict=True)
+    )
+
 
 # Two messages to a viewer are so far apart, or more: a page draws ten times a second.
 APART_SECONDS = 0.1
@@ -83,7 +103,7 @@ class Hub:
             return
         for event in events:
             self._next[event.place] = max(self._next[event.place], event.offset + 1)
-        self._batches.append(Batch(events, vector.written(self._next)))
+        self._batches.append(Batch(events, written(self._next)))
         self._kept += len(events)
         self._sent_at = time.monotonic()
         while self._kept > KEPT and len(self._batches) > 1:
@@ -136,8 +156,8 @@ class Hub:
 
     def _caught_up(self, last_id: str, backfill: str | None) -> bytes:
         """All that a viewer missed since that place, in one message."""
-        since = vector.read(last_id)
-        if since is None or not vector.between(self._begin, since, self._next):
+        since = read(last_id)
+        if since is None or not between(self._begin, since, self._next):
             return message("reload", {"why": MISSED})
         missed = [each for batch in self._batches for each in batch.events if each.offset >= since[each.place]]
-        return Batch(missed, vector.written(self._next)).sent_to(backfill)
+        return Batch(missed, written(self._next)).sent_to(backfill)

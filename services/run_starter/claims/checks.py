@@ -16,15 +16,16 @@ from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.backfill import BackfillState
-from retrofill_core.store import backfills, hosts, reviews
+from retrofill_core.domain.batch_size import next_size
+from retrofill_core.store import backfills, durations, hosts, reviews
 from retrofill_core.store import claims as store
 from retrofill_core.store.seat_waits import Rank
 from run_starter.claims.batches import batch_limit, batches, how_many, mode_of
 from run_starter.claims.cancelling import cancel, cancel_runs
 from run_starter.claims.seating import POLL_SECONDS, leave, offered, publishable, seated, wait
-from run_starter.claims.sizes import batch_sizes
 from run_starter.claims.starting import Starting, Wanted
 from run_starter.claims.suspects import next_attempts, server_of
+from run_starter.host.launching import Launching
 from run_starter.memory import Memory, backfill_key, backfills_in, pipeline_key, pipelines_in
 from run_starter.sharing import Candidate, PipelineSlots, Rivals, Shares, share
 
@@ -284,3 +285,21 @@ class Claims:
                 # may have waited for another transaction.
                 tx.schedule_check(pipeline_key(row["pipeline_no"]), RECHECK_SECONDS if id in with_suspects else 0.0)
         return wanted
+
+
+def batch_sizes(tx: Transaction, launching: Launching, backfills: Sequence[RowMapping]) -> dict[str, int]:
+    """The most runs of an attempt, by backfill. One statement more if any size is chosen here.
+
+    The definitions of ``backfills`` are readable.
+    """
+    planned = launching.definitions.of(tx.conn, [row["id"] for row in backfills])
+    sizes = {row["id"]: planned[row["id"]].in_batches_of(row["batch_size"]).batch_size for row in backfills}
+    adapting = [row for row in backfills if planned[row["id"]].batch_target_seconds is not None]
+    if adapting:
+        # With the code of the next attempt: what another one took says nothing about it.
+        definitions = launching.definitions_now(tx, adapting)
+        history = durations.recent(tx.conn, {row["pipeline_no"] for row in adapting})
+        for row in adapting:
+            definition = definitions[row["id"]].in_batches_of(row["batch_size"])
+            sizes[row["id"]] = next_size(definition, history[row["pipeline_no"]]).runs
+    return sizes

@@ -17,15 +17,16 @@ from retrofill_core.bus.handler import Received
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReport, TaskReported
+from retrofill_core.deadlines.calling import Listed, insert_listed
+from retrofill_core.domain.callback import Occasion
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, reviews, run_cancels, task_runs
+from retrofill_core.store import attempts, listed, reviews, run_cancels, task_runs
 from retrofill_core.store import runs as store
 from retrofill_core.store.clock import database_now
 from run_starter.definitions import Definitions
 from run_starter.reports.alerts import Starts
 from run_starter.reports.decide import AttemptRow, Fold, RunRow, TaskKey
-from run_starter.reports.failures import call_for_failures
 from run_starter.reports.losses import losses_of
 from run_starter.reports.outcomes import Apply
 from run_starter.reports.steps import End, Outcome
@@ -258,3 +259,39 @@ def _checked(one: Received) -> Report:
     if one.message.backfill_id != one.key:
         raise Poison(f"the key {one.key!r} differs from the body's backfill_id {one.message.backfill_id!r}")
     return one.message
+
+
+# A callback collects the failures of one backfill. All of them are in its shard, whose transactions follow one another,
+# so no two open one at the same time.
+def call_for_failures(
+    tx: Transaction,
+    failed: Mapping[str, Sequence[int]],
+    definitions: Mapping[str, PipelineDefinition],
+    now: datetime,
+    partitions: int,
+) -> None:
+    """Add failed runs (ids by backfill) to callbacks that collect them, and insert what is missing."""
+    lists = {id: definitions[id].on_run_failed for id in failed if id in definitions}
+    places = [(id, place) for id, rules in lists.items() for place in range(len(rules))]
+    if not places:
+        return
+    collecting = listed.collecting(tx.conn, [(id, at) for id, at in places if lists[id][at].window_seconds > 0])
+    calls: list[Listed] = []
+    # The runs of each new callback.
+    runs: list[Sequence[int]] = []
+    joining: list[tuple[int, int, int]] = []
+    for id, place in places:
+        rule, there = lists[id][place], collecting.get((id, place))
+        new = Listed(rule, place, Occasion.RUN_FAILED, id, definitions[id].name, rule.kwargs)
+        if rule.window_seconds == 0:
+            calls += [new] * len(failed[id])
+            runs += [[run] for run in failed[id]]
+        elif there is None:
+            calls.append(new)
+            runs.append(failed[id])
+        else:
+            joining += [(run, place, there) for run in failed[id]]
+    ids = insert_listed(tx, calls, now, partitions)
+    for call, id_, mine in zip(calls, ids, runs, strict=True):
+        joining += [(run, call.place, id_) for run in mine]
+    listed.add_runs(tx.conn, joining)

@@ -16,12 +16,16 @@ from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied,
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.batch_size import target_seconds
 from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.settings import Settings
+from retrofill_core.user_code.archive import CannotArchive, archive_of
+from retrofill_core.user_code.open_store import open_store
+from retrofill_core.user_code.source import Source
+from retrofill_core.user_code.store import CodeStoreFails
 from retrofill_tools.cli.completion import pipeline_names
 from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
 from retrofill_tools.cli.output import cell, duration, print_facts, print_json, print_table, print_text
 from retrofill_tools.cli.pools import warn_of_unserved
 from retrofill_tools.cli.reading import packed, read_source
-from retrofill_tools.cli.shipping import ship
 from retrofill_tools.cli.targets import check_targets
 from retrofill_tools.client import listed
 from retrofill_tools.client import read as reads
@@ -237,3 +241,27 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             [[f"on_{occasion}", rule.callback.kind, rule.callback.label] for occasion, rule in called],
             empty="",
         )
+
+
+def ship(settings: Settings, source: Source, include: Sequence[Path]) -> list[PipelineDefinition]:
+    """Store the code of the pipelines of one file or module. Returns the definitions with its hash.
+
+    They are unchanged if no code store is set or the code is an installed package. Raises
+    ``UserError``.
+    """
+    store = open_store(settings)
+    if store is None:
+        if include:
+            raise UserError(
+                "--include needs a code store: set RETROFILL_CODE_STORE to a directory or address that the drivers share"
+            )
+        return list(source.definitions)
+    try:
+        archive = archive_of(source, include, settings.code_max_bytes)
+        if archive is None:
+            return list(source.definitions)
+        store.put(archive)
+    except (CannotArchive, CodeStoreFails) as e:
+        raise UserError(str(e)) from e
+    shipped = {"sha256": archive.sha256, "root": str(source.root)}
+    return [each.model_copy(update={"code": each.code.model_copy(update=shipped)}) for each in source.definitions]

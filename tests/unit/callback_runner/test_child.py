@@ -15,8 +15,8 @@ from callback_runner import call as call_module
 from callback_runner.call import LEASE_SECONDS, Call
 from callback_runner.claims import Claim
 from callback_runner.decide import Raised, Returned
-from callback_runner.functions.function_try import FunctionTry
 from callback_runner.functions.process import Child
+from callback_runner.kinds import FunctionTry
 
 FUNCTIONS = """
 import asyncio, json, os, pathlib, subprocess, sys, time

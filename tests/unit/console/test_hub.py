@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retrofill_console.live import hub as hubs
-from retrofill_console.live import vector
+from retrofill_console.live import hub as vector
 from retrofill_console.live.events import Event, shortened
 from retrofill_console.live.hub import Hub
 from retrofill_core.contract.topics import Topic

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from retrofill.spark.properties import read_properties
 
 from retrofill.driver.config import Config
 from retrofill.driver.script_fields import BadArgument, Fields
@@ -28,7 +29,6 @@ from retrofill.outputs.staging import Staging
 from retrofill.protocol.definition import Script, Task
 from retrofill.protocol.launch import Launch
 from retrofill.spark.clusters import tag_of
-from retrofill.spark.properties import read_properties
 
 
 def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:

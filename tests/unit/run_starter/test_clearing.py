@@ -17,7 +17,8 @@ from tests.support.threads import LIMIT, fail_once
 from retrofill.spark.clusters import tag_of
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.settings import Settings
-from run_starter.executors import Host, LaunchRequest, RunToDo, kills, processes
+from run_starter.executors import Host, LaunchRequest, RunToDo, processes
+from run_starter.executors import clearing as kills
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers
 

@@ -15,7 +15,7 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.topics import CALLBACK_RUNNER, RUN_STARTER, Topic
 from retrofill_core.store import callbacks
 from retrofill_core.store import tables as t
-from run_starter.reports.failures import call_for_failures
+from run_starter.reports.handling import call_for_failures
 
 TOGETHER = {"callback": "page", "digest_seconds": 60}
 EACH = {"callback": {"kind": "topic", "topic": "failed"}, "digest_seconds": 0}

@@ -18,9 +18,8 @@ from retrofill.driver.script_fields import Fields
 from retrofill.driver.submit import Submits
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.launch import Launch
-from retrofill.spark.home import SparkHome
+from retrofill.spark.home import SparkHome, read_properties
 from retrofill.spark.java import spark_submit_command
-from retrofill.spark.properties import read_properties
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill_core.driver_package import SOURCE, package

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retrofill_core.user_code.requirements import NoRequirements, is_complete, read_requirements
+from retrofill_core.user_code.packing import NoRequirements, is_complete, read_requirements
 
 
 def test_files_that_are_included_are_read_too(tmp_path: Path) -> None:
