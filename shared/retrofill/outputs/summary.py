@@ -40,7 +40,7 @@ def of_table(session: Any, output: TableOutput, interval: Interval, *, staged: b
     name = output.staged if staged else output.table
     if output.format == "iceberg":
         # The server may know an older state.
-        session.sql(f"REFRESH TABLE {name}").collect()
+        session.sql(f"REFRESH TABLE {name}")
     return _of(session.table(name).where(Key.of(output).condition([interval])).drop(*output.filled))
 
 

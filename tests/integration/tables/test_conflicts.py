@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from datetime import date, timedelta
 
 import pytest
 from tests.support.lake import FORMATS, Attempt, Lake
@@ -14,7 +15,7 @@ from retrofill.outputs.patience import NotNow
 from retrofill.outputs.tables import publication
 
 LAYOUTS = {"unpartitioned": "", "clustered": "CLUSTER BY (day)", "by day": "PARTITIONED BY (day)"}
-EACH = 2
+EACH, EACH_OF_MANY = 2, 50
 
 
 # Iceberg has no clustered tables. Without turns, as on several machines.
@@ -23,9 +24,13 @@ CASES = [
     for format in FORMATS
     for layout in LAYOUTS
     for turns in (True, False)
-    for publishers in (2, 4)
+    for publishers in (2, 4, 8)
     if (format, layout) != ("iceberg", "clustered")
 ]
+
+
+def date_of(day: int) -> date:
+    return date(2013, 1, 1) + timedelta(days=day - 1)
 
 
 @pytest.mark.parametrize(
@@ -40,28 +45,30 @@ def test_several_publishers_of_one_table_publish_everything(
     if not turns:
         monkeypatch.setattr(publication, "turn", lambda _: nullcontext())
     monkeypatch.setattr(patience, "SECONDS", 300.0)
+    # What conflicts with every other commit, by as many publishers as a machine has, for long.
+    each = EACH_OF_MANY if (lake.format, layout, turns, publishers) == ("delta", "unpartitioned", True, 8) else EACH
     table = lake.create(f"{lake.table}_{layout.replace(' ', '_')}", partition=LAYOUTS[layout])
-    lake.spark.sql(f"INSERT INTO {table} VALUES (DATE '2013-02-01', 0, 'neighbour')").collect()
+    lake.spark.sql(f"INSERT INTO {table} VALUES (DATE '2012-12-31', 0, 'neighbour')").collect()
     attempts: list[list[Attempt]] = []
     for publisher in range(publishers):
-        days = range(1 + publisher * EACH, 1 + (publisher + 1) * EACH)
+        days = range(1 + publisher * each, 1 + (publisher + 1) * each)
         attempts.append([lake.attempt(run_id=day, day=day) for day in days])
         for day, attempt in zip(days, attempts[-1], strict=True):
-            attempt.stage(table, f"run {day}", day=f"2013-01-{day:02}")
+            attempt.stage(table, f"run {day}", day=str(date_of(day)))
 
     def publish(mine: list[Attempt]) -> None:
-        for each in mine:
-            each.publish()
+        for attempt in mine:
+            attempt.publish()
 
     def insert() -> None:
         for n in range(2):
-            lake.spark.sql(f"INSERT INTO {table} VALUES (DATE '2013-02-01', {n}, 'foreign')").collect()
+            lake.spark.sql(f"INSERT INTO {table} VALUES (DATE '2012-12-31', {n}, 'foreign')").collect()
 
     with ThreadPoolExecutor() as threads:
         for done in [threads.submit(insert), *(threads.submit(publish, mine) for mine in attempts)]:
             done.result()
-    ours = sorted(f"{day} run {day}" for day in range(1, 1 + publishers * EACH))
-    assert lake.content(table) == sorted([*ours, *["1 foreign"] * 2, "1 neighbour"])
+    ours = [f"{date_of(day).day} run {day}" for day in range(1, 1 + publishers * each)]
+    assert lake.content(table) == sorted([*ours, *["31 foreign"] * 2, "31 neighbour"])
     assert lake.staged() == []
     lake.spark.sql(f"DROP TABLE {table}").collect()
 

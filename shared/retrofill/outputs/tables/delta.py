@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import Any, Mapping, Sequence
+from typing import Any, Collection, Mapping, Sequence
 
 from retrofill.outputs.tables.group import Group
 from retrofill.outputs.tables.marker import Commit
@@ -73,7 +73,7 @@ class Delta:
 
     def _refuse_other_table(self) -> None:
         """``saveAsTable`` would create a table that is gone, and replace one of another format. Of neither is there a history."""
-        self.session.sql(f"DESCRIBE HISTORY {self.table} LIMIT 1").collect()
+        self.session.sql(f"DESCRIBE HISTORY {self.table} LIMIT 1")
 
     def burn(self, group: Group, why: str) -> str | Burned:
         # ``DELETE … WHERE false`` would write no transaction.
@@ -85,7 +85,7 @@ class Delta:
         self._once(nothing.writeTo(self.table), group, {**marker, "burned": why[:MAX_WHY]}).append()
         return self._committed(group, marker["burned_by"])
 
-    def keep(self, group: Group, days: int) -> None:
+    def keep(self, group: Group, versions: Collection[str], days: int) -> None:
         """Delta keeps earlier versions by the table's own settings."""
 
     def history(self) -> Sequence[Commit]:

@@ -15,7 +15,7 @@ from retrofill.log import get_log
 from retrofill.outputs.cannot_stage import CannotStage, DoesNotFit
 from retrofill.outputs.tables.required import nullable
 from retrofill.outputs.tables.target import Filled, properties_of
-from retrofill.protocol.table_output import TableOutput, column_of
+from retrofill.protocol.table_output import TableOutput
 
 log = get_log(__name__)
 # Features, as the table's protocol names them, with rules that a table of the same columns does not have.
@@ -69,7 +69,7 @@ class DeltaTarget:
             raise CannotStage(f"{self._table} has {redirection}: stage the table to which it redirects")
         try:
             # Makes no commit, but Delta checks first whether it could make one.
-            self._session.sql(f"DELETE FROM {self._table} WHERE false").collect()
+            self._session.sql(f"DELETE FROM {self._table} WHERE false")
         except Exception as e:
             if "DELTA_" not in str(e):
                 raise
@@ -83,19 +83,15 @@ class DeltaTarget:
         unwanted = [name for name in self._properties if name.startswith(NOT_COPIED)]
         if unwanted:
             names = ", ".join(f"'{name}'" for name in unwanted)
-            self._session.sql(f"ALTER TABLE {staged} UNSET TBLPROPERTIES IF EXISTS ({names})").collect()
+            self._session.sql(f"ALTER TABLE {staged} UNSET TBLPROPERTIES IF EXISTS ({names})")
         return self._filled(staged)
 
-    def write(self, rows: Any, output: TableOutput, partitioned: bool) -> None:
+    def write(self, rows: Any, output: TableOutput) -> None:
         from pyspark.errors import AnalysisException
 
         writer = rows.writeTo(output.staged)
-        if not self._like:
-            writer = writer.using("delta")
-            if partitioned:
-                writer = writer.partitionedBy(column_of(output.column))
         try:
-            writer.append() if self._like else writer.create()
+            writer.append() if self._like else writer.using("delta").create()
         except Exception as e:
             violation = _VIOLATION.search(str(e))
             if violation is None and not isinstance(e, AnalysisException):
@@ -114,13 +110,13 @@ class DeltaTarget:
         from pyspark.errors import AnalysisException
 
         try:
-            self._session.sql(f"CREATE TABLE {staged} LIKE {self._table}").collect()
+            self._session.sql(f"CREATE TABLE {staged} LIKE {self._table}")
             return
         except AnalysisException as e:
             log.info("table_cannot_be_created_like_the_target", table=self._table, error=first_line(e))
         try:
-            self._session.sql(f"CREATE TABLE {staged} SHALLOW CLONE {self._table}").collect()
-            self._session.sql(f"DELETE FROM {staged}").collect()
+            self._session.sql(f"CREATE TABLE {staged} SHALLOW CLONE {self._table}")
+            self._session.sql(f"DELETE FROM {staged}")
         except AnalysisException as e:
             raise CannotStage(
                 f"{self._table} has rules, such as constraints, for which its catalog must create a table like it: {first_line(e)}"

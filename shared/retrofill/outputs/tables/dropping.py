@@ -21,7 +21,7 @@ _KEEPS_FILES = "GC is disabled"
 def drop(session: Any, table: str) -> None:
     """Drop a staged table and its files."""
     try:
-        session.sql(f"DROP TABLE IF EXISTS {table} PURGE").collect()
+        session.sql(f"DROP TABLE IF EXISTS {table} PURGE")
     except Exception as e:
         if _KEEPS_FILES not in str(e):
             raise
@@ -36,9 +36,9 @@ def drop(session: Any, table: str) -> None:
 
 def _drop_kept(session: Any, table: str) -> None:
     """Drop a staged table of a catalog that sets ``gc.enabled=false`` for all tables."""
-    session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('gc.enabled'='true')").collect()
+    session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('gc.enabled'='true')")
     try:
-        session.sql(f"DROP TABLE IF EXISTS {table} PURGE").collect()
+        session.sql(f"DROP TABLE IF EXISTS {table} PURGE")
     except Exception as e:  # noqa: BLE001 - such as Nessie, which sets it again: its own collection deletes the files
         log.info("files_of_staged_table_left_to_the_catalog", table=table, error=first_line(e))
-        session.sql(f"DROP TABLE IF EXISTS {table}").collect()
+        session.sql(f"DROP TABLE IF EXISTS {table}")

@@ -6,7 +6,7 @@ The publisher notes that snapshot before it asks for permission.
 from __future__ import annotations
 
 import re
-from typing import Any, Sequence
+from typing import Any, Collection, Sequence
 
 from retrofill.outputs.tables.group import Group
 from retrofill.outputs.tables.iceberg_target import MIXED, use_current_state
@@ -54,7 +54,7 @@ class Iceberg:
     def version(self) -> str:
         use_current_state(self.session)
         # The session may know an older state, from which the last publisher's commit is missing.
-        self.session.sql(f"REFRESH TABLE {self.table}").collect()
+        self.session.sql(f"REFRESH TABLE {self.table}")
         # Unlike a query of its metadata, this needs no Spark job.
         found = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('current-snapshot-id')").collect()
         return str(found[0].value) if found[0].value.isdecimal() else ""
@@ -104,14 +104,14 @@ class Iceberg:
         """What fences a publisher that is replaced is its position; that of a failed run has ended by then."""
         return Burned(why, at_once=True)
 
-    def keep(self, group: Group, days: int) -> None:
+    def keep(self, group: Group, versions: Collection[str], days: int) -> None:
         """A branch with the snapshots of the commit and before it. Both are needed, and two tags are two commits."""
         first = min(group.runs, key=lambda run: run.id).id
-        for version in {*self._published(group).values()}:
+        for version in versions:
             branch = f"`retrofill_{group.launch.installation[:8]}_{first}`"
             # Its age is that of the commit.
             kept = f"AS OF VERSION {version} RETAIN {days} DAYS WITH SNAPSHOT RETENTION 2 SNAPSHOTS"
-            self.session.sql(f"ALTER TABLE {self.table} CREATE BRANCH IF NOT EXISTS {branch} {kept}").collect()
+            self.session.sql(f"ALTER TABLE {self.table} CREATE BRANCH IF NOT EXISTS {branch} {kept}")
 
     def history(self) -> Sequence[Commit]:
         if self._position is None:

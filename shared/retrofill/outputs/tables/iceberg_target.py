@@ -6,7 +6,7 @@ from typing import Any, Sequence
 
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.tables.target import Filled, properties_of
-from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of
+from retrofill.protocol.table_output import TableOutput, joined, parts_of
 
 _AUDITED = "write.wap.enabled"
 # Where a session's commits to audited tables go, instead of to what readers see.
@@ -36,14 +36,12 @@ class IcebergTarget:
     def create(self, staged: str, schema: Any) -> Filled:  # noqa: ARG002 - it is created with its rows
         return Filled()
 
-    def write(self, rows: Any, output: TableOutput, partitioned: bool) -> None:
+    def write(self, rows: Any, output: TableOutput) -> None:
         # A catalog's defaults may be others.
         own = {"gc.enabled": "true", _AUDITED: "false", "format-version": self._properties.get("format-version", "2")}
         writer = rows.writeTo(output.staged).using("iceberg")
         for name, value in own.items():
             writer = writer.tableProperty(name, value)
-        if partitioned:
-            writer = writer.partitionedBy(column_of(output.column))
         writer.create()
         # A catalog may override them.
         _refuse_redirected(self._session, output.staged)

@@ -6,7 +6,7 @@ A commit is fenced by the table itself, not by a check before it (``docs/decisio
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Protocol, Sequence
+from typing import Any, Collection, Mapping, Protocol, Sequence
 
 from retrofill.outputs.tables.group import Group
 from retrofill.outputs.tables.marker import Commit
@@ -83,8 +83,8 @@ class Format(Protocol):
     def burn(self, group: Group, why: str) -> str | Burned:
         """Make sure that no publisher commits the group from now on. Returns the version if one has."""
 
-    def keep(self, group: Group, days: int) -> None:
-        """Keep what the group's commit replaced. Idempotent."""
+    def keep(self, group: Group, versions: Collection[str], days: int) -> None:
+        """Keep what the group's commits, which made these versions, replaced. Idempotent."""
 
     def history(self) -> Sequence[Commit]:
         """All commits to what readers see, the latest first, as far as the table remembers them."""

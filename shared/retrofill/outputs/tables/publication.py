@@ -211,9 +211,10 @@ def _publish(publication: TablePublication, table: Format, group: Group, session
     rest = publication.open(group)
     if rest is not None:
         yield from _decide(publication, table, group if table.fixed else rest, session, seen.burned, again=again)
-    if publication.keep_days and any(isinstance(publication.results[run.id], str) for run in open.runs):
+    published = {found for run in open.runs if isinstance(found := publication.results[run.id], str)}
+    if publication.keep_days and published:
         yield "table:keep"
-        _keep(publication, table, group)
+        _keep(publication, table, group, published)
 
 
 def _decide(
@@ -304,9 +305,9 @@ def _ask(publication: TablePublication, group: Group) -> None:
         raise NotPermitted(f"another driver publishes run {open.runs[0].id}")
 
 
-def _keep(publication: TablePublication, table: Format, group: Group) -> None:
+def _keep(publication: TablePublication, table: Format, group: Group, versions: Collection[str]) -> None:
     try:
-        table.keep(group, publication.keep_days)
+        table.keep(group, versions, publication.keep_days)
     except Exception as e:  # noqa: BLE001 - the rows are published; they can be undone until the table forgets the others
         log.warning("replaced_rows_not_kept", table=group.output.table, error=first_line(e))
 

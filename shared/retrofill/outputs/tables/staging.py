@@ -121,8 +121,7 @@ class TableStaging:
         have = {name.lower() for name in rows.columns}
         output = replace(output, filled=tuple(name for name in filled.by_commit if name.lower() not in have))
         ready = fitted(rows, schema, output.table, {*filled.when_staged, *filled.by_commit})
-        many, by_day = len(self._piece.runs) > 1, output.type == "date"
-        rules.write(_together(ready, output, by_day) if many else ready, output, partitioned=many and by_day)
+        rules.write(_together(ready, output) if len(self._piece.runs) > 1 else ready, output)
         return output
 
     def restore(self, task: str, session: Any, undone: TableOutput) -> None:
@@ -216,10 +215,15 @@ def _is_path(parts: list[str]) -> bool:
     return "/" in parts[-1]
 
 
-def _together(rows: Any, output: TableOutput, by_day: bool) -> Any:
-    """The rows of each interval, together, as each may have to be published by itself."""
+def _together(rows: Any, output: TableOutput) -> Any:
+    """The rows of each interval together, as each may have to be published by itself.
+
+    The staged table is not partitioned: a file for each interval would be written and read once more. Iceberg gathers the rows
+    of a partition when they are committed, Delta does not.
+    """
     columns = [each.name for each in Key.of(output).columns]
     if not {*columns} <= {*rows.columns}:
         return rows  # the table fills it
     by = [column_of(each) for each in columns]
-    return rows.repartition(*by) if by_day else rows.sortWithinPartitions(*by)
+    gathered = rows.repartition(*by) if (output.format, output.type) == ("delta", "date") else rows
+    return gathered.sortWithinPartitions(*by)

@@ -35,11 +35,8 @@ class Target(Protocol):
     def create(self, staged: str, schema: Any) -> Filled:
         """Create the staged table, if it needs the rules of the target before the rows are known."""
 
-    def write(self, rows: Any, output: TableOutput, partitioned: bool) -> None:
-        """Write the rows to the staged table. ``partitioned``: by the interval's column, unless the target tells how.
-
-        Raises ``DoesNotFit`` if they break a rule of the target.
-        """
+    def write(self, rows: Any, output: TableOutput) -> None:
+        """Write the rows to the staged table. Raises ``DoesNotFit`` if they break a rule of the target."""
 
 
 def properties_of(session: Any, table: str) -> dict[str, str]:
