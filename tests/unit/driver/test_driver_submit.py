@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from retrofill.spark.properties import read_properties
 
 from retrofill.driver.config import Config
 from retrofill.driver.script_fields import BadArgument, Fields
@@ -29,6 +28,7 @@ from retrofill.outputs.staging import Staging
 from retrofill.protocol.definition import Script, Task
 from retrofill.protocol.launch import Launch
 from retrofill.spark.clusters import tag_of
+from retrofill.spark.home import read_properties
 
 
 def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:

@@ -41,11 +41,11 @@ def test_frames_of_libraries_are_dropped_wherever_they_are() -> None:
     found = error_info(error).traceback
     assert found is not None
     assert found.count("test_driver_tracebacks.py") == found.count('File "') == 5
-    assert "redaction.py" not in found and "concurrent/futures" not in found
+    assert "masking.py" not in found and "concurrent/futures" not in found
     assert "The above exception was the direct cause" in found
     assert found.endswith("ValueError: no luck")
     whole = whole_traceback(error)
-    assert "redaction.py" in whole and "concurrent/futures" in whole
+    assert "masking.py" in whole and "concurrent/futures" in whole
 
 
 def test_an_error_without_a_frame_of_the_user_keeps_its_own() -> None:
@@ -53,7 +53,7 @@ def test_an_error_without_a_frame_of_the_user_keeps_its_own() -> None:
     assert error.__traceback__ is not None
     error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
     found = error_info(error).traceback
-    assert found is not None and "redaction.py" in found
+    assert found is not None and "masking.py" in found
 
 
 def test_other_libraries_are_the_users_choice() -> None:
@@ -67,7 +67,7 @@ def test_groups_are_cut_too() -> None:
 
     found = error_info(caught(group)).traceback
     assert found is not None
-    assert "redaction.py" not in found and "ExceptionGroup: both" in found
+    assert "masking.py" not in found and "ExceptionGroup: both" in found
 
 
 def test_the_whole_traceback_survives_an_error_without_a_text() -> None:

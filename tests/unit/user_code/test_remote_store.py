@@ -96,6 +96,6 @@ def test_an_unknown_address_is_told() -> None:
 def test_an_error_shows_no_secret() -> None:
     """The library quotes an endpoint that is none."""
     options = json.dumps({"key": "k", "secret": SECRET, "client_kwargs": {"endpoint_url": f"not {SECRET}"}})
-    with pytest.raises(CodeStoreFails, match=r"Invalid endpoint: not \*{10}: ") as raised:
+    with pytest.raises(CodeStoreFails, match=r"Invalid endpoint: not \*{3}: ") as raised:
         opened("s3://bucket", options).put(ARCHIVE)
     assert SECRET not in "".join(traceback.format_exception(raised.value))
