@@ -33,7 +33,7 @@ from retrofill_core.store.retries import NewRun
 from retrofill_core.store.run_cancels import Found, starting_within
 
 S = BackfillState
-# The watcher is told of at most this many deadlines of replaced runs; others are void when due.
+# At most this many deadlines of replaced runs are announced to the watcher; it voids the others when they are due.
 MAX_HINTS = 1000
 
 

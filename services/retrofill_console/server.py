@@ -1,4 +1,4 @@
-"""Serves the console until it is told to stop."""
+"""Serves the console until it is stopped."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Shared:
         self._locks: dict[str, asyncio.Lock] = {}
 
     def forget(self) -> None:
-        """Something was asked for and done: whoever did must not be told what was before, even ahead of the event."""
+        """A request was carried out: its sender must not read the former state, even before the event arrives."""
         self._asked += 1
 
     def _version(self) -> tuple[int, int]:

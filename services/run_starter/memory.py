@@ -74,7 +74,7 @@ class Memory:
     unreadable: dict[str, int] = field(default_factory=dict)
     # When what was first left to whom.
     left_to: dict[Resource, dict[Rank, float]] = field(default_factory=dict)
-    # By pool: what others were told when, that such a backfill waits for a seat.
+    # By pool: the shortages that were announced to other run-starters, and when.
     waits: dict[str, tuple[Rank, float]] = field(default_factory=dict)
 
     def starve(self, pool: str, keys: Mapping[str, Shortage]) -> None:
@@ -113,7 +113,7 @@ class Memory:
         return YIELD_SECONDS + min(left_to[rank] for rank in ranks) - now
 
     def says_again(self, pool: str, first: Rank, seconds: float) -> bool:
-        """Whether others must be told, because it is news, or was said that long ago.
+        """Whether it must be announced to others: for the first time, or again because the last time is that long ago.
 
         Who is first among equals changes often. That is said once a second.
         """

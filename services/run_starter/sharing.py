@@ -118,10 +118,10 @@ class Shares:
     left_to: dict[Resource, set[Rank]] = field(default_factory=dict)
     short: dict[str, dict[int, Shortage]] = field(default_factory=dict)
 
-    def lacks(self, pool: str, pipeline_no: int, rank: Rank, executor: str = "pool") -> None:
+    def fall_short(self, pool: str, pipeline_no: int, rank: Rank, executor: str = "pool") -> None:
         """There is no seat in the pool for a backfill."""
-        lack, short = Shortage(executor == "spark-submit", rank), self.short.setdefault(pool, {})
-        short[pipeline_no] = min(lack, short.get(pipeline_no, lack))
+        shortage, short = Shortage(executor == "spark-submit", rank), self.short.setdefault(pool, {})
+        short[pipeline_no] = min(shortage, short.get(pipeline_no, shortage))
 
     def leave(self, pipeline_no: int, what: Resource, rivals: Sequence[Rank]) -> None:
         """A backfill of the pipeline leaves it to these."""
@@ -153,7 +153,7 @@ def share(
         there = seats[each.pool]
         free = there.count(each.executor)
         if free == 0:
-            shares.lacks(each.pool, no, rank, each.executor)
+            shares.fall_short(each.pool, no, rank, each.executor)
             if there.free and each.executor != "spark-submit":
                 # A cold seat, which serves only that, becomes warm if it is left alone.
                 there.rivals = there.rivals.joined_by(rank)

@@ -145,7 +145,7 @@ class Claims:
         for each in unseated:
             # Publishers go first everywhere.
             since = each.runs[0]["started_at"] or each.backfill["requested_at"]
-            shares.lacks(each.pool, each.backfill["pipeline_no"], Rank(-1, since), each.executor)
+            shares.fall_short(each.pool, each.backfill["pipeline_no"], Rank(-1, since), each.executor)
         self._remember(tx, memory, candidates, shares, seats)
         with_suspects = {each.id for each in candidates if each.suspects and each.id in shares.slots}
         wanted += self._chosen(tx, rows, shares, limits, with_suspects)

@@ -123,11 +123,11 @@ def leave(tx: Transaction, memory: Memory, shares: Shares) -> None:
 
 
 def wait(tx: Transaction, memory: Memory, shares: Shares) -> None:
-    """Remember who waits for a seat, and tell the other shards."""
-    for pool, lacks in shares.short.items():
-        metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(lacks))
-        memory.starve(pool, {pipeline_key(no): lack for no, lack in lacks.items()})
-        for no in lacks:
+    """Remember the backfills that wait for a seat, and announce them to the other shards."""
+    for pool, shortages in shares.short.items():
+        metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(shortages))
+        memory.starve(pool, {pipeline_key(no): shortage for no, shortage in shortages.items()})
+        for no in shortages:
             # In case the notification of a free seat is lost.
             tx.schedule_check(pipeline_key(no), POLL_SECONDS)
         first = min(memory.starving[pool].values()).rank

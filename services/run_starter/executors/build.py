@@ -140,7 +140,7 @@ class Pools:
 def build_executors(settings: Settings, host: Host) -> Pools:
     """The executors of the pools that are served.
 
-    Raises ``NotConfigured`` if a pool lacks something, or its Spark cannot be used.
+    Raises ``NotConfigured`` if something that a pool names is missing, or its Spark cannot be used.
     """
     drivers = {name: drivers_of(settings, name) for name in served(settings)}
     for each in drivers.values():

@@ -81,7 +81,7 @@ class Reporter:
         self._wire = wire
         self._launch = launch
         self._traces: dict[int, str | None] = {}
-        # Of each run, if the attempt has one piece and Spark has told by now.
+        # Of each run, if the attempt has one piece and Spark has reported it by now.
         self.cost_of_run: Callable[[], Cost | None] = lambda: None
 
     def trace(self, run: LaunchedRun, trace: str | None) -> None:

@@ -166,7 +166,7 @@ class ConnectSessions:
     def _stop_of_the_server(self) -> BaseException | None:
         """The error with which Spark fails the smallest job of a session that nobody has changed, if it stops.
 
-        A server that is told to stop first cancels its jobs and answers for a second or so. Nothing but their text tells
+        A server that is being stopped first cancels its jobs and answers for a second or so. Nothing but their text tells
         these errors from those of the user's own jobs.
         """
         failed: list[BaseException] = []

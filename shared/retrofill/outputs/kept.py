@@ -195,7 +195,7 @@ def sweep(area: Path) -> None:
 
 
 def marker_in(folder: Path) -> Mapping[str, Any]:
-    """What a directory's marker says, if it has one. Raises ``OSError`` if that cannot be told."""
+    """The content of a directory's marker, if it has one. Raises ``OSError`` if it cannot be read."""
     try:
         fields = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -214,7 +214,7 @@ def put_marker(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def is_of(folder: Path, run: str) -> bool:
-    """Whether the run wrote the directory. Raises ``OSError`` if that cannot be told."""
+    """Whether the run wrote the directory. Raises ``OSError`` if that cannot be found out."""
     return bool(marker_in(folder).get("run") == run)
 
 

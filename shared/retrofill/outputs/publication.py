@@ -286,7 +286,7 @@ def _take(publication: Publication) -> Generator[str, None, Path | None]:
 def _retire_earlier_runs(publication: Publication, owner: Owner | None) -> Iterator[str]:
     """Fence the publishers of all earlier runs of the interval. Must precede the replacement.
 
-    A run of another interval is not in the way: it is told so when it seals its output.
+    A run of another interval is not in the way: it is refused when it seals its output.
     """
     target = publication.target
     while True:

@@ -22,7 +22,7 @@ GONE = frozenset(
     }
 )
 CLOSED = frozenset({"INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_NOT_FOUND"})
-# What a server that is told to stop says of jobs, apart from errors without a condition: it cancels those that run, and
+# What a server that is being stopped says of jobs, apart from errors without a condition: it cancels those that run, and
 # reports an illegal state of the stopped context as an internal error.
 _OF_A_STOP = ("OPERATION_CANCELED", "INTERNAL_ERROR")
 _SEEN_BY = "_retrofill_seen_by"

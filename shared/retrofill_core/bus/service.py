@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 class NotInitialized(Exception):
-    """The database or Kafka lacks what this service needs."""
+    """The database or Kafka does not have what this service needs."""
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ class PipelineDefinition(Data):
 
 
 def check_scripts_of_ranges(tasks: tuple[TaskDefinition, ...]) -> None:
-    """Check that scripts are told where a range ends, and stage nothing. Raises ``ValueError``."""
+    """Check that scripts of ranges get the end of the interval, and stage nothing. Raises ``ValueError``."""
     for task in tasks:
         if task.submit is not None and any("{stage:" in text for text in task.submit.templates):
             raise ValueError(

@@ -119,7 +119,7 @@ def _flags(settings: Mapping[str, str]) -> str:
 
 
 def missing_limits(conn: Connection) -> list[str]:
-    """Names of ``SERVICE_LIMITS`` that this session lacks: a pooler may drop startup options."""
+    """Names of ``SERVICE_LIMITS`` that are not in force in this session: a pooler may drop startup options."""
     return [
         name
         for name in SERVICE_LIMITS

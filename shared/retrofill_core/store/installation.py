@@ -15,7 +15,7 @@ class SchemaTooOld(Exception):
 
 
 class LimitsMissing(Exception):
-    """A session lacks time limits of ``SERVICE_LIMITS``."""
+    """Time limits of ``SERVICE_LIMITS`` are not in force in a session."""
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,8 @@ NEXT_IDS = "SELECT nextval(pg_get_serial_sequence('retrofill.run', 'id')) FROM g
 _NEXT_IDS = text(NEXT_IDS)
 _PAIRS = Arrays("pairs", old_id=BigInteger, new_id=BigInteger)
 _SUPERSEDE = update(run).where(run.c.id == _PAIRS.c.old_id, has_failed(run)).values(superseded_by=_PAIRS.c.new_id)
-# As long as no session of an earlier attempt may still be busy, the new run does not start: for
-# that, it is told the attempt of the run that it replaces.
+# The new run does not start while a session of an earlier attempt may still be busy. So it has the attempt of the run that
+# it replaces.
 _SAME = ("backfill_id", "pipeline_no", "interval_start", "interval_end", "position", "attempt_id", "restores")
 # An undo has the outputs of what it restores from the start.
 _OUTPUTS = case((run.c.restores.is_not(None), run.c.outputs))

@@ -81,7 +81,7 @@ def grant(conn: Connection, passwords: Mapping[str, str]) -> None:
         # Revokes what an older release granted and this one does not.
         _run(conn, "REVOKE ALL ON ALL TABLES IN SCHEMA {} FROM {}", SCHEMA, role)
         _run(conn, "GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}", SCHEMA, role)
-    # A schema prepared for an older release lacks later tables and columns.
+    # A schema of an older release does not have later tables and columns.
     known = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = :schema"
     there = {(table, column) for table, column in conn.execute(text(known), {"schema": SCHEMA})}
     tables_there = {table for table, _ in there}

@@ -55,7 +55,7 @@ class Unpacked:
 class Environments:
     """The environments of drivers that would otherwise use the interpreter ``python``.
 
-    What an environment lacks comes from that interpreter's packages.
+    What is not in an environment comes from that interpreter's packages.
     """
 
     def __init__(

@@ -273,7 +273,7 @@ def failed_callbacks(conn: Connection, pipeline: str | None) -> list[int]:
 
 
 def _callback_columns() -> dict[str, ColumnElement[Any]]:
-    """A callback's columns, and those of its deadline: rows from an older version lack their own."""
+    """A callback's columns, and those of its deadline: rows from an older version have none of their own."""
     theirs = {name: deadline.c[name] for name in ("alert", "run_id")}
     either = {name: func.coalesce(deadline.c[name], callback.c[name]) for name in ("pipeline", "backfill_id")}
     return {**{column.name: column for column in callback.c}, **theirs, **either}

@@ -18,7 +18,7 @@ EXTENSIONS = "spark.sql.extensions"
 
 @dataclass(frozen=True)
 class TableFormat:
-    """``artifacts``: all jars that Spark lacks, by a name for people."""
+    """``artifacts``: all jars that Spark does not bring, by a name for people."""
 
     artifacts: dict[str, Artifact]
     extension: str

@@ -61,7 +61,7 @@ def seconds_of(directives: Iterable[str]) -> int:
 
 
 def refuse_unreadable(format: str, *, integer: bool) -> None:
-    """Raise ``NotAFormat`` if the numbers that a name was written from cannot be told by it."""
+    """Raise ``NotAFormat`` if the numbers that a name was written from cannot be read from it."""
     for found in _DIRECTIVE.finditer(format):
         bare, name = found.groups()
         if name not in _NUMBERS and (name != OFFSET or bare):

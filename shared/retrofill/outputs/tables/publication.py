@@ -286,7 +286,7 @@ def _unfit(publication: TablePublication, table: Format, group: Group, session: 
 
 
 def _compare_after(publication: TablePublication, table: Format, group: Group, session: Any, version: str) -> None:
-    """Find out whether somebody changed rows between the comparison and the commit, as far as that can be told."""
+    """Find out whether somebody changed rows between the comparison and the commit, as far as the format shows it."""
     if publication.reviewed is None:
         return
     try:

@@ -18,7 +18,7 @@ _DEFAULT = "CURRENT_DEFAULT"
 def fitted(rows: Any, schema: Any, table: str, filled: Collection[str] = ()) -> Any:
     """The rows with the table's columns, in its order and types. Raises ``NoSuchColumn`` or ``DoesNotFit``.
 
-    Columns with a default get it. ``filled``: those that the table itself fills, if the rows lack them.
+    Columns with a default get it. ``filled``: those that the table itself fills, if the rows do not have them.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql.functions import expr
@@ -68,7 +68,7 @@ def refuse_misplaced(
     (row,) = bad
     missing = next((name for name in required if row[name] is None), None)
     if missing is not None:
-        raise DoesNotFit(f"a row for {table} has no {missing}: the table needs one, or the interval cannot be told")
+        raise DoesNotFit(f"a row for {table} has no {missing}: the table needs one, or its interval is unknown")
     has = ", ".join(f"{name} = {row[name]}" for name in columns)
     formats = "" if key.is_range else f", with {key.column} as {', '.join(each.format for each in key.columns)}"
     raise OtherInterval(

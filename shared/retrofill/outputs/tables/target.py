@@ -10,7 +10,7 @@ from retrofill.protocol.table_output import TableOutput
 
 @dataclass(frozen=True)
 class Filled:
-    """Columns that the table fills in rows that lack them.
+    """Columns that the table fills in rows without them.
 
     ``when_staged``: the staged table computes the same values. ``by_commit``: only a commit to the target can. Of these,
     ``always`` must not be given.
