@@ -75,7 +75,10 @@ class Receiver:
     def _handler(receiver) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
+                length = int(self.headers["content-length"])
+                body = self.rfile.read(length)
+                if len(body) < length:
+                    return  # the caller was killed while it sent
                 answer = receiver._take(
                     Request(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
                 )
