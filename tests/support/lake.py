@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
+from zoneinfo import ZoneInfo
 
 from psycopg.conninfo import conninfo_to_dict
 
@@ -37,7 +38,9 @@ AMAZON_S3 = Artifact("software.amazon.awssdk", "s3-transfer-manager", "2.29.52",
 # Not every server knows the trailing checksums that Amazon's client adds to all uploads by default.
 CHECKSUMS = "-Daws.requestChecksumCalculation=when_required -Daws.responseChecksumValidation=when_required"
 COLUMNS = "day date, n bigint not null, note string"
-FIRST = datetime.fromisoformat("2013-01-01T05:00:00+00:00")
+# Days added to it begin at midnight there, too.
+MIDNIGHT = datetime(2013, 1, 1, tzinfo=ZoneInfo("America/New_York"))
+FIRST = MIDNIGHT.astimezone(UTC)
 DAY = timedelta(days=1)
 NAMES = itertools.count()
 
@@ -284,8 +287,8 @@ def published_once(lake: Lake, *notes: str) -> Iterator[str]:
 
 
 def launch(run_ids: range, attempt_id: int, day: int, number: int) -> Launch:
-    """As a host sends it: daily runs in New York's winter."""
-    start = FIRST + (day - 1) * DAY
+    """As a host sends it: daily runs in New York."""
+    start = MIDNIGHT + (day - 1) * DAY
     runs = [
         {
             "id": id,

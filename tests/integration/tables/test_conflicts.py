@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from datetime import date, timedelta
 
 import pytest
-from tests.support.lake import FORMATS, Attempt, Lake
+from tests.support.lake import FORMATS, Lake
 from tests.support.tiers import some
 
 from retrofill.outputs import patience
@@ -49,23 +49,19 @@ def test_several_publishers_of_one_table_publish_everything(
     each = EACH_OF_MANY if (lake.format, layout, turns, publishers) == ("delta", "unpartitioned", True, 8) else EACH
     table = lake.create(f"{lake.table}_{layout.replace(' ', '_')}", partition=LAYOUTS[layout])
     lake.spark.sql(f"INSERT INTO {table} VALUES (DATE '2012-12-31', 0, 'neighbour')").collect()
-    attempts: list[list[Attempt]] = []
-    for publisher in range(publishers):
-        days = range(1 + publisher * each, 1 + (publisher + 1) * each)
-        attempts.append([lake.attempt(run_id=day, day=day) for day in days])
-        for day, attempt in zip(days, attempts[-1], strict=True):
-            attempt.stage(table, f"run {day}", day=str(date_of(day)))
 
-    def publish(mine: list[Attempt]) -> None:
-        for attempt in mine:
+    def publish(publisher: int) -> None:
+        for day in range(1 + publisher * each, 1 + (publisher + 1) * each):
+            attempt = lake.attempt(run_id=day, day=day)
+            attempt.stage(table, f"run {day}", day=str(date_of(day)))
             attempt.publish()
 
     def insert() -> None:
         for n in range(2):
             lake.spark.sql(f"INSERT INTO {table} VALUES (DATE '2012-12-31', {n}, 'foreign')").collect()
 
-    with ThreadPoolExecutor() as threads:
-        for done in [threads.submit(insert), *(threads.submit(publish, mine) for mine in attempts)]:
+    with ThreadPoolExecutor(publishers + 1) as threads:
+        for done in [threads.submit(insert), *(threads.submit(publish, mine) for mine in range(publishers))]:
             done.result()
     ours = [f"{date_of(day).day} run {day}" for day in range(1, 1 + publishers * each)]
     assert lake.content(table) == sorted([*ours, *["31 foreign"] * 2, "31 neighbour"])
