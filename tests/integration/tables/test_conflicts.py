@@ -15,7 +15,7 @@ from retrofill.outputs.patience import NotNow
 from retrofill.outputs.tables import publication
 
 LAYOUTS = {"unpartitioned": "", "clustered": "CLUSTER BY (day)", "by day": "PARTITIONED BY (day)"}
-EACH, EACH_OF_MANY = 2, 50
+EACH, EACH_OF_MANY = 2, 10
 
 
 # Iceberg has no clustered tables. Without turns, as on several machines.
