@@ -12,7 +12,7 @@ import pytest
 from retrofill.spark.home import SparkHome, read_properties
 from retrofill.spark.java import spark_jars
 from retrofill_core.settings import NotConfigured, Settings
-from run_starter.executors.build import check
+from run_starter.executors.build import check_spark
 
 Make = Callable[..., Path]
 
@@ -124,7 +124,7 @@ def test_a_folder_without_spark_submit_is_refused_in_one_line(
     with pytest.raises(
         NotConfigured, match=r"SPARK_HOME: there is no program .*/bin/spark-submit: set it to"
     ) as refused:
-        check(given)
+        check_spark(given)
     assert "\n" not in str(refused.value)
     assert str(refused.value).startswith("RETROFILL_SPARK_HOME" if how == "setting" else "SPARK_HOME")
 
@@ -133,12 +133,12 @@ def test_a_configuration_that_cannot_be_used_is_refused_in_one_line(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make(defaults="spark.master spark://host:7077")
-    check(settings(spark_home=folder))
+    check_spark(settings(spark_home=folder))
     with pytest.raises(NotConfigured, match="only on YARN and Kubernetes; use client"):
-        check(settings(spark_home=folder, spark_submit_deploy_mode="cluster", driver_host="starter.example"))
+        check_spark(settings(spark_home=folder, spark_submit_deploy_mode="cluster", driver_host="starter.example"))
     (folder / "conf" / "spark-defaults.conf").write_bytes(b"spark.x \xff")
     with pytest.raises(NotConfigured, match=r"spark-defaults\.conf cannot be read: it is not UTF-8"):
-        check(settings(spark_home=folder))
+        check_spark(settings(spark_home=folder))
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(NotConfigured, match="SPARK_CONF_DIR: there is no directory"):
-        check(settings())
+        check_spark(settings())

@@ -13,23 +13,6 @@ from retrofill_console.live.events import Batch, Event, message
 _ID = re.compile(r"[0-9a-f]{1,16}(\.[0-9a-f]{1,16}){0,20000}")
 
 
-def written(places: Sequence[int]) -> str:
-    """Offsets in hexadecimal, with dots between."""
-    return ".".join(f"{each:x}" for each in places)
-
-
-def read(text: str) -> list[int] | None:
-    """The offsets; ``None`` if that is not one of ours."""
-    return [int(each, 16) for each in text.split(".")] if _ID.fullmatch(text) else None
-
-
-def between(first: Sequence[int], places: Sequence[int], last: Sequence[int]) -> bool:
-    """Whether all are, each on its own partition."""
-    return len(first) == len(places) == len(last) and all(
-        low <= each <= high for low, each, high in zip(first, places, last, strict=True)
-    )
-
-
 # Two messages to a viewer are so far apart, or more: a page draws ten times a second.
 APART_SECONDS = 0.1
 # How many of the last events are kept for viewers that come back.
@@ -161,3 +144,20 @@ class Hub:
             return message("reload", {"why": MISSED})
         missed = [each for batch in self._batches for each in batch.events if each.offset >= since[each.place]]
         return Batch(missed, written(self._next)).sent_to(backfill)
+
+
+def written(places: Sequence[int]) -> str:
+    """Offsets in hexadecimal, with dots between."""
+    return ".".join(f"{each:x}" for each in places)
+
+
+def read(text: str) -> list[int] | None:
+    """The offsets; ``None`` if that is not one of ours."""
+    return [int(each, 16) for each in text.split(".")] if _ID.fullmatch(text) else None
+
+
+def between(first: Sequence[int], places: Sequence[int], last: Sequence[int]) -> bool:
+    """Whether all are, each on its own partition."""
+    return len(first) == len(places) == len(last) and all(
+        low <= each <= high for low, each, high in zip(first, places, last, strict=True)
+    )

@@ -144,7 +144,7 @@ def build_executors(settings: Settings, host: Host) -> Pools:
     """
     drivers = {name: drivers_of(settings, name) for name in served(settings)}
     for each in drivers.values():
-        check(each.settings, each.python)
+        check_spark(each.settings, each.python)
     # One process writes the logs of all pools.
     redact = dict.fromkeys(pattern for each in drivers.values() for pattern in each.settings.redact)
     logs = AttemptLogs(settings, tuple(redact))
@@ -156,7 +156,7 @@ def _has_applications(pipeline: PipelineDefinition) -> bool:
     return pipeline.executor == "spark-submit" or any(task.submit is not None for task in pipeline.tasks)
 
 
-def check(settings: Settings, python: str = sys.executable) -> None:
+def check_spark(settings: Settings, python: str = sys.executable) -> None:
     """Raises ``NotConfigured`` if the Spark that drivers with this Python use cannot be used.
 
     Without any Spark, a host can still publish.

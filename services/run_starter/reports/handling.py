@@ -122,11 +122,11 @@ def settle(
     arming.of_tasks(outcome.tasks)
     apply.acceptances()
     apply.ends()
-    _call_for_failures(tx, rows.runs, outcome, definitions, now, partitions)
+    _call_for_new_failures(tx, rows.runs, outcome, definitions, now, partitions)
     return outcome, apply.renewals()
 
 
-def _call_for_failures(
+def _call_for_new_failures(
     tx: Transaction,
     runs: Mapping[int, RowMapping],
     outcome: Outcome,

@@ -31,39 +31,6 @@ _LOCAL = re.compile(
 )
 
 
-class NoRequirements(Exception):
-    """A file cannot be read. The message is one line."""
-
-
-def read_requirements(file: Path) -> dict[str, str]:
-    """The text of a requirements file and of all files that it includes, by path relative to its folder.
-
-    Raises ``NoRequirements``.
-    """
-    found: dict[str, str] = {}
-    _read(file.absolute(), file.absolute().parent, found)
-    return found
-
-
-def is_complete(texts: dict[str, str]) -> bool:
-    """Whether the texts alone say what is installed, as far as the package index does not change."""
-    return not any(_LOCAL.search(text) for text in texts.values())
-
-
-def _read(file: Path, root: Path, found: dict[str, str]) -> None:
-    name = str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
-    if name in found:
-        return
-    try:
-        found[name] = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        why = e.strerror if isinstance(e, OSError) else "it is no UTF-8 text"
-        raise NoRequirements(f"{file} cannot be read: {why}") from e
-    for included in _INCLUDES.findall(found[name]):
-        if "://" not in included:
-            _read(Path(normpath(file.parent / included)), root, found)
-
-
 SUFFIX = ".pex"
 # The name of an environment's hash, by what it was packed from.
 INDEX_SUFFIX = ".packed"
@@ -74,6 +41,10 @@ OPTIONS = (
 )
 # A user, or a user and a password, in the address of a package.
 _LOGIN = re.compile(r"https?://[^/@\s\"]+@")
+
+
+class NoRequirements(Exception):
+    """A file cannot be read. The message is one line."""
 
 
 def pack(
@@ -195,3 +166,32 @@ def hash_of(file: Path) -> str:
     """The SHA-256 of a file, in hexadecimal. Raises ``OSError``."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def read_requirements(file: Path) -> dict[str, str]:
+    """The text of a requirements file and of all files that it includes, by path relative to its folder.
+
+    Raises ``NoRequirements``.
+    """
+    found: dict[str, str] = {}
+    _read(file.absolute(), file.absolute().parent, found)
+    return found
+
+
+def is_complete(texts: dict[str, str]) -> bool:
+    """Whether the texts alone say what is installed, as far as the package index does not change."""
+    return not any(_LOCAL.search(text) for text in texts.values())
+
+
+def _read(file: Path, root: Path, found: dict[str, str]) -> None:
+    name = str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
+    if name in found:
+        return
+    try:
+        found[name] = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is no UTF-8 text"
+        raise NoRequirements(f"{file} cannot be read: {why}") from e
+    for included in _INCLUDES.findall(found[name]):
+        if "://" not in included:
+            _read(Path(normpath(file.parent / included)), root, found)

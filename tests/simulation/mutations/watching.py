@@ -92,7 +92,7 @@ def any_end_is_called(patch: Patch) -> None:
 
 def lost_runs_are_called(patch: Patch) -> None:
     """A run whose driver was lost is called as failed, though it is tried again."""
-    call = run_starter.reports.handling._call_for_failures
+    call = run_starter.reports.handling._call_for_new_failures
 
     def too_soon(tx: Any, runs: Any, outcome: Any, definitions: Any, now: Any, partitions: int) -> None:
         steps = {
@@ -101,7 +101,7 @@ def lost_runs_are_called(patch: Patch) -> None:
         }
         call(tx, runs, replace(outcome, runs=steps), definitions, now, partitions)
 
-    patch(run_starter.reports.handling, "_call_for_failures", too_soon)
+    patch(run_starter.reports.handling, "_call_for_new_failures", too_soon)
 
 
 def failures_join_what_was_called(patch: Patch) -> None:
