@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 
-from retrofill.states.attempt import EXECUTES
+from retrofill.states.attempt import AttemptMode
 from tests.chaos.history import History, Row
 from tests.chaos.promises.limits import limits_of
 
@@ -98,12 +98,15 @@ def _has(attempt: Row | None, run: Row) -> bool:
 
 
 def batches_are_adjacent(history: History) -> Iterator[str]:
-    """An attempt's runs have adjacent intervals, and are not more than the pipeline allows."""
+    """An attempt's runs have adjacent intervals, and are not more than the pipeline allows.
+
+    A publisher has those that one attempt staged, and spans what ended between them.
+    """
     pipelines = {row["id"]: row["pipeline"] for row in history.rows("backfill")}
     runs = {(row["backfill_id"], row["position"]): row for row in history.rows("run")}
     for attempt in history.rows("attempt"):
         id, first, count = attempt["backfill_id"], attempt["position"], attempt["runs"]
-        most = history.batches.get(pipelines.get(id, "?"), 1) if attempt["mode"] in EXECUTES else 1
+        most = history.batches.get(pipelines.get(id, "?"), 1)
         if not 1 <= count <= most:
             yield f"attempt {attempt['id']} of {id} has {count} runs, at most {most} are allowed"
         mine = [runs[id, n] for n in range(first, first + count) if (id, n) in runs]
@@ -145,7 +148,10 @@ def batches_run_in_order(history: History) -> Iterator[str]:
     for id, row in attempts.items():
         if id in ranges and len(begun[id]) not in (0, row["runs"]):
             yield f"attempt {id} began only {begun[id]} of its range"
-        if len(given[id]) != row["runs"]:
+        all_of_it = set(range(row["position"], row["position"] + row["runs"]))
+        had = {position.get(run) for run in given[id]}
+        ends = {row["position"], row["position"] + row["runs"] - 1}
+        if not (ends <= had <= all_of_it if row["mode"] == AttemptMode.PUBLISH else had == all_of_it):
             yield f"attempt {id} was given {sorted(given[id])} instead of {row['runs']} runs"
 
 

@@ -12,6 +12,7 @@ from tests.chaos.history import History
 from tests.chaos.oracle import PROMISES, check
 from tests.unit.chaos.bad_history import BAD, DUE, Bad, change
 from tests.unit.chaos.good_history import at, good
+from tests.unit.chaos.good_history import change as changed
 
 
 def test_a_good_history_breaks_nothing() -> None:
@@ -30,6 +31,44 @@ def test_a_rejection_that_is_due_is_none(what: str, add: Bad) -> None:
     history = good()
     add(history)
     assert check(history, ["rejections_are_due"]) == []
+
+
+def _published_by_another(*given: int) -> History:
+    """Of a batch that staged three runs, an attempt of its own publishes these."""
+    ids = (1, 2, 3)
+    runs = [
+        {"id": n, "backfill_id": "b", "position": n - 1, "interval_start": at(n), "interval_end": at(n + 1)}
+        for n in ids
+    ]
+    batch = {"backfill_id": "b", "position": 0, "runs": len(ids)}
+    return History(
+        batches={"p": len(ids)},
+        tables={
+            "backfill": [{"id": "b", "pipeline": "p"}],
+            "run": runs,
+            "attempt": [batch | {"id": 1, "mode": "each"}, batch | {"id": 2, "mode": "publish"}],
+        },
+        changes=[
+            *(changed("run", n, "queued", "starting", 1, 1, 1) for n in ids),
+            *(
+                changed("run", n, *step, 2 * n + (step[1] == "staged"), 1, 1)
+                for n in ids
+                for step in (("starting", "running"), ("running", "staged"))
+            ),
+            *(changed("run", n, "staged", "publishing", 10, 1, 2) for n in given),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [((1, 2, 3), []), ((1, 3), []), ((1, 2), ["batches_run_in_order"]), ((2, 3), ["batches_run_in_order"])],
+)
+def test_a_publisher_spans_what_one_attempt_staged_and_may_find_some_of_it_ended(
+    given: tuple[int, ...], found: list[str]
+) -> None:
+    broken = check(_published_by_another(*given), ["batches_are_adjacent", "batches_run_in_order"])
+    assert [violation.promise for violation in broken] == found
 
 
 def _clock_went_back(history: History) -> None:
