@@ -48,15 +48,7 @@ KIND = digests.Kind("p", "a", "t", 5.0)
 NEW = attempts.NewAttempt("b", 1, "each", 0, 1, 1, 1, {}, "h", 1, 1)
 ALERT = DeadlineAlert.model_validate(alert("x", "RUN_QUEUED_AT", 1, callback="page"))
 SUBJECTS = [rows.Subject(None, Arming(NOW, DeadlineState.ARMED))]
-CALL = {"deadline_id": 1, "name": "f", "kind": "function", "options": {}, "kwargs": {}, "event": {}, "pipeline": "p"}
-LISTED = CALL | {
-    "shard": 0,
-    "backfill_id": "b",
-    "occasion": "run_failed",
-    "place": 0,
-    "collects": True,
-    "next_try_at": NOW,
-}
+CALL = callbacks.NewCallback(1, 0, "f", "function", {}, {}, {}, "p", NOW)
 OUT = outbox.Outgoing("t", b"k", b"v", ())
 # Each works on a database without rows.
 HOT = {
@@ -151,13 +143,12 @@ HOT = {
     "deadlines of a backfill": lambda conn: deadlines.open_of_backfill(conn, "b"),
     "deadline ended": lambda conn: deadlines.end(conn, "missed", [{"id": 1}], NOW),
     "deadline recovered": lambda conn: deadlines.recover(conn, {1: NOW}),
-    "callbacks created": lambda conn: callbacks.insert_all(conn, 0, [CALL]),
+    "callbacks created": lambda conn: callbacks.insert_all(conn, [CALL]),
     "digest": lambda conn: digests.join(conn, KIND, 1, 0),
     "digests due": lambda conn: digests.lock_due(conn, 0),
     "digest closed": lambda conn: digests.close(conn, 1, NOW),
     "digests held": lambda conn: digests.hold_open(conn, [1]),
     "ids of callbacks": lambda conn: listed.next_ids(conn, 2),
-    "listed callbacks created": lambda conn: listed.insert_all(conn, [LISTED]),
     "callbacks that collect": lambda conn: listed.collecting(conn, [("b", 0)]),
     "failed runs added": lambda conn: listed.add_runs(conn, [(1, 0, 1)]),
     "failed runs of a callback": lambda conn: listed.failed_runs(conn, 1, 10),
