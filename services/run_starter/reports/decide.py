@@ -56,11 +56,6 @@ def _pause(row: Run) -> float:
     return min(PUT_OFF_SECONDS * 2.0 ** min(row.publication, 20), MAX_PUT_OFF_SECONDS)
 
 
-def _cancelled(attempt: Attempt) -> bool:
-    """Whether it ends with its whole backfill. One that only publishes does not."""
-    return attempt.cancel_requested and attempt.mode != AttemptMode.PUBLISH
-
-
 def _error_of(row: Run) -> ErrorInfo | None:
     """That it timed out, if it is marked so. Its attempt is then to be released because of it."""
     return None if row.error is None else ErrorInfo.model_validate(row.error)
@@ -233,7 +228,7 @@ class Fold:
         left = [row for row in mine if self._states[row.id] in LIVE]
         for row in left:
             self._leave(row, attempt, outcome, error)
-        if _cancelled(attempt) and left and outcome != AttemptOutcome.DONE:
+        if attempt.cancelled and left and outcome != AttemptOutcome.DONE:
             outcome = AttemptOutcome.CANCELLED
         self.outcome.attempts[attempt.id] = AttemptEnd(outcome, error, cost)
 
@@ -241,9 +236,9 @@ class Fold:
         """What becomes of a run that its attempt left unfinished."""
         state = self._states[row.id]
         began = state != S.STARTING
-        splits = state == S.RUNNING and attempt.mode == AttemptMode.RANGE and not _cancelled(attempt)
+        splits = state == S.RUNNING and attempt.mode == AttemptMode.RANGE and not attempt.cancelled
         # The end of a driver that its host ends is no loss.
-        lost = began and outcome == AttemptOutcome.LOST and not _cancelled(attempt)
+        lost = began and outcome == AttemptOutcome.LOST and not attempt.cancelled
         # What ended the driver is known only of a run that was retried alone.
         counted = lost and row.lost_at is not None and not splits
         count = row.lost_attempts + counted
@@ -261,7 +256,7 @@ class Fold:
             self._step(row, AwaitPublisher(losses, counted, lost, why, pause), S.STAGED)
         elif counted and count >= self._max_lost_attempts:
             self._step(row, End(S.FAILED, failure(losses, count), losses, counted), S.FAILED)
-        elif _cancelled(attempt) or row.id in self._cancelled:
+        elif attempt.cancelled or row.id in self._cancelled:
             self._step(row, End(S.CANCELLED, None, losses, counted), S.CANCELLED)
         elif self._timed_out(row):
             self._step(row, End(S.FAILED, _error_of(row)), S.FAILED)

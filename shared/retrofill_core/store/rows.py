@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.dialects.postgresql import Range
 
-from retrofill.states.attempt import LIVE
+from retrofill.states.attempt import LIVE, AttemptMode
 
 T = TypeVar("T")
 
@@ -81,6 +81,11 @@ class Attempt:
     @property
     def live(self) -> bool:
         return self.state in LIVE
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it ends with its whole backfill. One that only publishes does not."""
+        return self.cancel_requested and self.mode != AttemptMode.PUBLISH
 
 
 @dataclass(frozen=True, slots=True)
