@@ -10,7 +10,7 @@ from deadline_watcher import events
 from deadline_watcher.decide import seconds_to_next
 from deadline_watcher.verdicts import apply_verdicts, call, recover, task_ends
 from retrofill_core.bus.faults import Poison
-from retrofill_core.bus.handler import RECHECK_SECONDS, QuietHandler, Received
+from retrofill_core.bus.handler import RECHECK_SECONDS, Handler, Received
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.set_aside import SetAside
@@ -33,7 +33,7 @@ SWEEP = "sweep"
 SWEEP_SECONDS = 0.2
 
 
-class WatcherHandler(QuietHandler):
+class WatcherHandler(Handler):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._deadlines = SetAside("deadline_set_aside", logged={"deadline": "id", "alert": "alert"})
