@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from backfill_planner.states import emit_state
 from retrofill.system.crash import crash_point
 from retrofill.tracing import parent_of, span
 from retrofill_core.bus.envelope import Record
@@ -27,6 +26,7 @@ from retrofill_core.contract.backfills import (
 )
 from retrofill_core.contract.base import REGISTRY
 from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.states import BackfillStateChanged
 from retrofill_core.contract.topics import Topic
 from retrofill_core.deadlines.arming import Armer
 from retrofill_core.deadlines.rows import Subject
@@ -166,7 +166,20 @@ def _write(
         "traceparent": trace,
         **draft.columns,
     }
-    emit_state(tx, planning.insert_backfill(tx.conn, columns, made), BackfillState.RUNNING, now)
+    planning.insert_backfill(tx.conn, columns, made)
+    planned = BackfillStateChanged(
+        backfill_id=request.id,
+        pipeline=stored.definition.name,
+        state=BackfillState.RUNNING,
+        range_start=made.intervals.start,
+        range_end=made.intervals.end,
+        runs=made.runs,
+        undoes=draft.undoes,
+        runs_by_state={},
+        requested_at=now,
+        at=now,
+    )
+    tx.emit(Topic.BACKFILL_STATES, request.id, planned)
     crash_point("plan:backfill-written")
     planning.insert_runs(tx.conn, request.id, stored.no, made, now, backwards=draft.backwards, undoes=draft.undoes)
     crash_point("plan:runs-written")

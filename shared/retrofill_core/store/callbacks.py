@@ -232,7 +232,7 @@ def lock_lapsed(
 def claim(conn: Connection, rows: Sequence[Values], lease_seconds: float) -> set[int]:
     """Claim callbacks (``deadline_id``, ``token``, ``attempts``); returns the claimed ids."""
     values = {"lease_until": FromNow(timedelta(seconds=lease_seconds))}
-    return {row["deadline_id"] for row in transition(conn, MACHINE, callback, S.RUNNING, rows, values=values)}
+    return {id for id, *_ in transition(conn, MACHINE, callback, S.RUNNING, rows, values=values)}
 
 
 _RENEW = (

@@ -310,7 +310,7 @@ def open_of_backfill(conn: Connection, backfill_id: str) -> list[int]:
 def end(conn: Connection, to: DeadlineState, rows: Sequence[Values], decided_at: datetime) -> set[int]:
     """Move armed deadlines (``id`` and columns to set) to ``to``; returns the ids that landed."""
     values: dict[str, Any] = {"decided_at": decided_at}
-    return {row["id"] for row in transition(conn, MACHINE, deadline, to, rows, values=values)}
+    return {id for id, *_ in transition(conn, MACHINE, deadline, to, rows, values=values)}
 
 
 _RECOVERED = Arrays("given", id=BigInteger, at=Moment)

@@ -7,15 +7,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.dialects.postgresql import Range
+
+from retrofill.states.attempt import LIVE, AttemptMode
+
+T = TypeVar("T")
 
 
 def columns_of(kind: type[Any], table: FromClause) -> list[ColumnElement[Any]]:
     """The columns of ``table`` that a ``kind`` is built from, in the order of its fields."""
     return [table.c[each.name] for each in fields(kind)]
+
+
+def present(value: T | None) -> T:
+    """A nullable column that is set in the state that the row is in."""
+    assert value is not None
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,11 @@ class Run:
     review: int
     restores: int | None
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The output that its accepted attempt staged."""
+        return tuple(self.outputs["folders"]) if self.outputs else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -62,6 +77,15 @@ class Attempt:
     release_requested: bool
     code: dict[str, Any]
     began_at: datetime | None
+
+    @property
+    def live(self) -> bool:
+        return self.state in LIVE
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it ends with its whole backfill. One that only publishes does not."""
+        return self.cancel_requested and self.mode != AttemptMode.PUBLISH
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +107,7 @@ class Backfill:
     conf: dict[str, Any]
     code_follows: bool
     requested_at: datetime
+    resumed_at: datetime | None
     failed_before: int
     review: bool
     staged_at: datetime | None
@@ -103,6 +128,11 @@ class Backfill:
             return None
         # An older planner counts no approval.
         return 0 if self.approved_at is None else max(1, self.approvals)
+
+    @property
+    def publishes_below(self) -> int:
+        """Its accepted runs that wait for a lower review than this are published."""
+        return 1 if self.approved is None else self.approved
 
 
 @dataclass(frozen=True, slots=True)

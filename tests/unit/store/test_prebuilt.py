@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy.exc import DBAPIError, NoResultFound
 from tests.support.definitions import alert
+from tests.support.rows import a_run
 from tests.support.sessions import MemoryStore, rollback
 
 from retrofill_core.bus.faults import Fenced, Poison
@@ -64,8 +65,8 @@ HOT = {
     "run moved": lambda conn: runs.move(conn, "running", [{"id": 1, "attempt_id": 1}], {"started_at": IfNull(NOW)}),
     "to publish": lambda conn: runs.backfills_to_publish(conn, 0),
     "attempts inserted": lambda conn: attempts.insert_all(conn, [NEW], [1], NOW, 1.0),
-    "earlier attempts": lambda conn: launches.earlier(conn, [("b", [{"position": 0}])]),
-    "unpublished attempts": lambda conn: launches.unpublished(conn, [("b", [{"position": 0}])]),
+    "earlier attempts": lambda conn: launches.earlier(conn, [("b", [a_run()])]),
+    "unpublished attempts": lambda conn: launches.unpublished(conn, [("b", [a_run()])]),
     "launch": lambda conn: launches.given(conn, 1),
     "accepted runs": lambda conn: launches.accepted_of(conn, [1]),
     "free seats": lambda conn: hosts.lock_free(conn, [1], 0, "default", ["pool"], 1),
@@ -96,7 +97,7 @@ HOT = {
     "accepted": lambda conn: attempts.accepted(conn, 1, [1]),
     "hosted attempts": lambda conn: attempts.to_be_ended(conn, [1]),
     "tasks created": lambda conn: task_runs.create(conn, []),
-    "tasks": lambda conn: task_runs.find(conn, [(1, 1)]),
+    "tasks": lambda conn: task_runs.states(conn, [(1, 1)]),
     "open tasks": lambda conn: task_runs.cancel_open(conn, [(1, 1)], NOW),
     "pipelines locked": lambda conn: claims.lock_pipelines(conn, [1]),
     "slots": lambda conn: claims.taken_slots(conn, [1]),
