@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from backfill_planner.changes import change
-from backfill_planner.decide import Approved, Command, Enter, Refuse, Review, Unchanged, answer_command
+from backfill_planner.decide import Approved, Command, Enter, Refuse, Unchanged, answer_command
 from backfill_planner.run_cancels import cancel_runs
 from backfill_planner.run_retries import retry_runs
 from backfill_planner.states import emit_state
@@ -81,9 +81,8 @@ def _enter(tx: Transaction, id: str, row: Planned | None, command: Command) -> M
     """Move the backfill to the state that the command leads to."""
     state = None if row is None else row.state
     budget = _budget(command, row)
-    review = Review.NONE if row is None else Review.of(review=row.review, approved_at=row.approved_at)
-    approvals = 0 if row is None else row.approved or 0
-    decision = answer_command(command, state, budgets.exceeded(tx.conn, id, budget), review, approvals)
+    used_up, approved = budgets.exceeded(tx.conn, id, budget), None if row is None else row.approved
+    decision = answer_command(command, state, used_up, approved)
     match decision:
         case Refuse(message):
             return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
@@ -96,7 +95,7 @@ def _enter(tx: Transaction, id: str, row: Planned | None, command: Command) -> M
         case Enter(to):
             assert row is not None and state is not None
             if isinstance(command, BackfillPublishRequested):
-                return _approve(tx, row, approvals, force=command.force)
+                return _approve(tx, row, force=command.force)
             values = _values(tx, id, to, budget)
             if not backfills.move(tx.conn, id, to, state, values):
                 raise Conflict(f"backfill {id} is no longer {state}")
@@ -105,10 +104,10 @@ def _enter(tx: Transaction, id: str, row: Planned | None, command: Command) -> M
             return _EVENTS[to](backfill_id=id, pipeline=row.pipeline)
 
 
-def _approve(tx: Transaction, row: Planned, approvals: int, *, force: bool) -> BackfillApproved:
+def _approve(tx: Transaction, row: Planned, *, force: bool) -> BackfillApproved:
     """End a review: what waits for it is published."""
     id = row.id
-    values = {"approved_at": FromNow(), "approvals": approvals + 1, "forced": force}
+    values = {"approved_at": FromNow(), "approvals": (row.approved or 0) + 1, "forced": force}
     if not backfills.move(tx.conn, id, S.RUNNING, S.IN_REVIEW, values):
         raise Conflict(f"backfill {id} is no longer in review")
     emit_state(tx, row, S.RUNNING, database_now(tx.conn))

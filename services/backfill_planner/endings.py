@@ -13,7 +13,6 @@ from backfill_planner.decide import (
     End,
     PauseForBudget,
     PauseForFailure,
-    Snapshot,
     judge,
     why_failed,
 )
@@ -34,7 +33,7 @@ from retrofill_core.contract.backfills import (
 )
 from retrofill_core.contract.topics import Topic
 from retrofill_core.deadlines.arming import resolve
-from retrofill_core.domain.backfill import BackfillState, CancelCause, OnRunFailure, show_command
+from retrofill_core.domain.backfill import BackfillState, CancelCause, show_command
 from retrofill_core.store import backfills, budgets, deadlines, reviews
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.rows import Planned
@@ -54,21 +53,8 @@ def check(tx: Transaction, id: str, partitions: int) -> None:
         if backfills.still_active(tx.conn, [id]):
             tx.schedule_check(id, RECHECK_SECONDS)
         return
-    progress = backfills.progress(tx.conn, id)
-    snapshot = Snapshot(
-        state=S(row.state),
-        cancel_cause=row.cancel_cause,
-        on_run_failure=OnRunFailure(row.on_run_failure),
-        any_unfinished=progress.any_unfinished,
-        any_failed=progress.any_failed,
-        any_run_cancelled=progress.any_run_cancelled,
-        failed_since_resume=progress.failed_since_resume,
-        used_up=budgets.exceeded(tx.conn, id, budgets.of_row(row)),
-        any_held=progress.any_held,
-        any_publishing=progress.any_publishing,
-        any_open=progress.any_open,
-    )
-    match judge(snapshot):
+    used_up = budgets.exceeded(tx.conn, id, budgets.of_row(row))
+    match judge(row, backfills.progress(tx.conn, id), used_up):
         case End(state):
             _end(tx, row, state, partitions)
         case BeginReview(complete):
