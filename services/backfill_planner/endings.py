@@ -4,7 +4,7 @@ alone.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from backfill_planner.calls import call_for_end
 from backfill_planner.decide import (
@@ -16,9 +16,8 @@ from backfill_planner.decide import (
     judge,
     why_failed,
 )
-from backfill_planner.states import emit_state
+from backfill_planner.states import move
 from retrofill.system.crash import crash_point
-from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import (
@@ -64,7 +63,7 @@ def check(tx: Transaction, id: str, partitions: int) -> None:
         case PauseForBudget(message):
             _pause(tx, row, "budget", message)
         case CancelForFailure():
-            _move(tx, row, S.CANCELLING, {"cancel_cause": str(CancelCause.RUN_FAILURE)})
+            move(tx, row, S.CANCELLING, {"cancel_cause": str(CancelCause.RUN_FAILURE)})
             tx.emit(
                 Topic.BACKFILL_EVENTS,
                 id,
@@ -75,7 +74,7 @@ def check(tx: Transaction, id: str, partitions: int) -> None:
 
 
 def _pause(tx: Transaction, row: Planned, cause: Literal["run_failure", "budget"], why: str | None = None) -> None:
-    _move(tx, row, S.PAUSED, {})
+    move(tx, row, S.PAUSED, {})
     crash_point("pause:written")
     event = BackfillPaused(backfill_id=row.id, pipeline=row.pipeline, cause=cause, message=why)
     tx.emit(Topic.BACKFILL_EVENTS, row.id, event)
@@ -85,7 +84,7 @@ def _begin_review(tx: Transaction, row: Planned, *, complete: bool) -> None:
     """Wait for a request to publish or discard. Deadlines count the staging of a ``complete`` one as its success."""
     id, now, runs = row.id, database_now(tx.conn), backfills.run_counts(tx.conn, row.id)
     # What is reviewed again was complete before.
-    _move(tx, row, S.IN_REVIEW, {"staged_at": row.staged_at or now if complete else None}, runs)
+    move(tx, row, S.IN_REVIEW, {"staged_at": row.staged_at or now if complete else None}, runs)
     crash_point("review:written")
     changed = reviews.changed(tx.conn, id)
     event = BackfillInReview(
@@ -104,7 +103,7 @@ def _begin_review(tx: Transaction, row: Planned, *, complete: bool) -> None:
 def _end(tx: Transaction, row: Planned, state: BackfillState, partitions: int) -> None:
     now = database_now(tx.conn)
     runs = backfills.run_counts(tx.conn, row.id)
-    _move(tx, row, state, {"ended_at": now}, runs)
+    move(tx, row, state, {"ended_at": now}, runs)
     crash_point("end:written")
     more = {"message": why_failed(runs)} if state == S.FAILED else {}
     event = _ENDS[state](
@@ -122,11 +121,3 @@ def _end(tx: Transaction, row: Planned, state: BackfillState, partitions: int) -
     call_for_end(tx, row, state, event, now, partitions)
     resolve(tx, deadlines.open_of_backfill(tx.conn, row.id))
     tx.after_commit.append(lambda: crash_point("end:committed"))
-
-
-def _move(
-    tx: Transaction, row: Planned, to: BackfillState, values: dict[str, Any], runs: dict[str, int] | None = None
-) -> None:
-    if not backfills.move(tx.conn, row.id, to, row.state, values):
-        raise Conflict(f"backfill {row.id} is no longer {row.state}")
-    emit_state(tx, row, to, values.get("ended_at") or database_now(tx.conn), runs)
