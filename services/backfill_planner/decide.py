@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
@@ -133,8 +133,11 @@ class End:
 
 
 @dataclass(frozen=True)
-class PauseForFailure:
-    """A run failed and ``on_run_failure`` is ``pause``."""
+class Pause:
+    """A run failed and ``on_run_failure`` is ``pause``, or its budget is used up; ``message`` says which limit."""
+
+    cause: Literal["run_failure", "budget"]
+    message: str | None = None
 
 
 @dataclass(frozen=True)
@@ -149,16 +152,9 @@ class BeginReview:
     complete: bool
 
 
-@dataclass(frozen=True)
-class PauseForBudget:
-    """Its budget is used up; ``message`` says which limit."""
-
-    message: str
-
-
 def judge(
     backfill: Backfill, runs: Progress, used_up: str | None
-) -> End | BeginReview | PauseForFailure | CancelForFailure | PauseForBudget | None:
+) -> End | BeginReview | Pause | CancelForFailure | None:
     """Decide whether a backfill ends, is to be reviewed, pauses or cancels over a failed run, or used up its budget.
 
     ``used_up``: which limit of it.
@@ -176,9 +172,9 @@ def judge(
         waits = runs.any_held and not runs.any_publishing and not cancelling
         return BeginReview(complete=not not_done) if waits else None
     if backfill.state == S.RUNNING and on_failure == OnRunFailure.PAUSE:
-        return PauseForFailure()
+        return Pause("run_failure")
     if backfill.state == S.RUNNING and used_up is not None:
-        return PauseForBudget(used_up)
+        return Pause("budget", used_up)
     return None
 
 

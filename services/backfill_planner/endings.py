@@ -11,8 +11,7 @@ from backfill_planner.decide import (
     BeginReview,
     CancelForFailure,
     End,
-    PauseForBudget,
-    PauseForFailure,
+    Pause,
     judge,
     why_failed,
 )
@@ -52,28 +51,23 @@ def check(tx: Transaction, id: str, partitions: int) -> None:
         if backfills.still_active(tx.conn, [id]):
             tx.schedule_check(id, RECHECK_SECONDS)
         return
-    used_up = budgets.exceeded(tx.conn, id, budgets.of_row(row))
-    match judge(row, backfills.progress(tx.conn, id), used_up):
+    progress = backfills.progress(tx.conn, id)
+    match judge(row, progress, budgets.exceeded(tx.conn, id, budgets.of_row(row))):
         case End(state):
             _end(tx, row, state, partitions)
         case BeginReview(complete):
             _begin_review(tx, row, complete=complete)
-        case PauseForFailure():
-            _pause(tx, row, "run_failure")
-        case PauseForBudget(message):
-            _pause(tx, row, "budget", message)
+        case Pause(cause, message):
+            _pause(tx, row, cause, message)
         case CancelForFailure():
             move(tx, row, S.CANCELLING, {"cancel_cause": str(CancelCause.RUN_FAILURE)})
-            tx.emit(
-                Topic.BACKFILL_EVENTS,
-                id,
-                BackfillCancelling(backfill_id=id, pipeline=row.pipeline, cause="run_failure"),
-            )
+            event = BackfillCancelling(backfill_id=id, pipeline=row.pipeline, cause="run_failure")
+            tx.emit(Topic.BACKFILL_EVENTS, id, event)
         case None:
             pass
 
 
-def _pause(tx: Transaction, row: Planned, cause: Literal["run_failure", "budget"], why: str | None = None) -> None:
+def _pause(tx: Transaction, row: Planned, cause: Literal["run_failure", "budget"], why: str | None) -> None:
     move(tx, row, S.PAUSED, {})
     crash_point("pause:written")
     event = BackfillPaused(backfill_id=row.id, pipeline=row.pipeline, cause=cause, message=why)

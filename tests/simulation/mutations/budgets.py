@@ -18,7 +18,7 @@ def budgets_pause_again(patch: Patch) -> None:
 
     def always(backfill: Any, runs: Any, used_up: str | None) -> Any:
         if used_up is not None and runs.any_unfinished and backfill.state in ("running", "paused"):
-            return endings.PauseForBudget(used_up)
+            return endings.Pause("budget", used_up)
         return judge(backfill, runs, used_up)
 
     pause = endings._pause

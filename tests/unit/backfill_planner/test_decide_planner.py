@@ -12,8 +12,7 @@ from backfill_planner.decide import (
     CancelForFailure,
     End,
     Enter,
-    PauseForBudget,
-    PauseForFailure,
+    Pause,
     Refuse,
     Unchanged,
     answer_command,
@@ -168,11 +167,11 @@ def test_what_follows_from_how_far_a_backfill_is(backfill, runs, used_up):
         assert decision == End(expected)
         assert MACHINE.allows(backfill.state, expected)
     elif runs.failed_since_resume and backfill.on_run_failure == "pause" and backfill.state == S.RUNNING:
-        assert decision == PauseForFailure()
+        assert decision == Pause("run_failure")
     elif runs.failed_since_resume and backfill.on_run_failure == "cancel" and backfill.state != S.CANCELLING:
         assert decision == CancelForFailure()
     elif used_up and backfill.state == S.RUNNING:
-        assert decision == PauseForBudget("3 runs failed")
+        assert decision == Pause("budget", "3 runs failed")
     else:
         assert decision is None
 
