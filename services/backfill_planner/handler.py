@@ -18,7 +18,7 @@ from backfill_planner.requests import KnownIntervals, answer_request
 from backfill_planner.slow import TimedOut
 from backfill_planner.undo import answer_undo
 from retrofill_core.bus.faults import Conflict, Poison
-from retrofill_core.bus.handler import Hold, QuietHandler, Received
+from retrofill_core.bus.handler import Handler, Hold, Received
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.bus.worker.rechecks import ALL_ACTIVE, EVERY_SECONDS, check_all_active
@@ -34,7 +34,7 @@ from retrofill_core.store import backfills, pipelines, planning, undo
 from retrofill_core.store.pipelines import StoredPipeline
 
 
-class PlannerHandler(QuietHandler):
+class PlannerHandler(Handler):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._intervals = KnownIntervals(context.settings.max_plan_runs)

@@ -28,7 +28,7 @@ from callback_runner.kinds import Kinds
 from callback_runner.record import record
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Poison
-from retrofill_core.bus.handler import RECHECK_SECONDS, QuietHandler, Received
+from retrofill_core.bus.handler import RECHECK_SECONDS, Handler, Received
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.set_aside import SetAside
 from retrofill_core.bus.transaction import Transaction
@@ -56,7 +56,7 @@ DRAIN_SECONDS = 3.0
 SILENT_SECONDS = RENEW_SECONDS + 1.0
 
 
-class CallbackHandler(QuietHandler):
+class CallbackHandler(Handler):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings

@@ -10,7 +10,7 @@ from deadline_watcher import events
 from deadline_watcher.decide import seconds_to_next
 from deadline_watcher.verdicts import apply_verdicts, call, recover, task_ends
 from retrofill_core.bus.faults import Poison
-from retrofill_core.bus.handler import RECHECK_SECONDS, QuietHandler, Received
+from retrofill_core.bus.handler import RECHECK_SECONDS, Handler, Received
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.set_aside import SetAside
@@ -33,7 +33,7 @@ SWEEP = "sweep"
 SWEEP_SECONDS = 0.2
 
 
-class WatcherHandler(QuietHandler):
+class WatcherHandler(Handler):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._deadlines = SetAside("deadline_set_aside", logged={"deadline": "id", "alert": "alert"})
@@ -127,27 +127,23 @@ class WatcherHandler(QuietHandler):
 
 def close_due(tx: Transaction, set_aside: SetAside) -> None:
     """Close the shard's digests whose window has ended, except those that are set aside."""
-    set_aside.each(tx, digests.lock_due(tx.conn, tx.partition, set_aside.ids()), _close_all)
+    set_aside.each(tx, digests.lock_due(tx.conn, tx.partition, set_aside.ids()), _close)
 
 
-def _close_all(tx: Transaction, windows: Sequence[digests.Window]) -> None:
+def _close(tx: Transaction, windows: Sequence[digests.Window]) -> None:
     for window in windows:
-        _close(tx, window)
-
-
-def _close(tx: Transaction, window: digests.Window) -> None:
-    now = database_now(tx.conn)
-    digests.close(tx.conn, window.id, now)
-    # No miss can join any more. Reading is bounded by LISTED, however many did.
-    count = deadlines.count_of_digest(tx.conn, window.id)
-    missed = deadlines.of_digest(tx.conn, window.id, LISTED)
-    tasks = task_ends(tx, missed)
-    backfills = subjects.backfill_facts(tx.conn, {one.backfill_id for one in missed})
-    facts = [events.in_digest(one, backfills[one.backfill_id], tasks) for one in missed]
-    first = missed[0]
-    parts = events.digest(window, first.callback, facts, count, now, tx.max_message_bytes)
-    for part in parts:
-        tx.emit(Topic.DEADLINE_MISSED, window.id, part)
-    if first.callback is not None:
-        timezone = backfills[first.backfill_id].timezone
-        call(tx, [events.callback(first, first.callback, facts[0], parts[0], timezone, now, count)])
+        now = database_now(tx.conn)
+        digests.close(tx.conn, window.id, now)
+        # No miss can join any more. Reading is bounded by LISTED, however many did.
+        count = deadlines.count_of_digest(tx.conn, window.id)
+        missed = deadlines.of_digest(tx.conn, window.id, LISTED)
+        tasks = task_ends(tx, missed)
+        backfills = subjects.backfill_facts(tx.conn, {one.backfill_id for one in missed})
+        facts = [events.in_digest(one, backfills[one.backfill_id], tasks) for one in missed]
+        first = missed[0]
+        parts = events.digest(window, first.callback, facts, count, now, tx.max_message_bytes)
+        for part in parts:
+            tx.emit(Topic.DEADLINE_MISSED, window.id, part)
+        if first.callback is not None:
+            timezone = backfills[first.backfill_id].timezone
+            call(tx, [events.callback(first, first.callback, facts[0], parts[0], timezone, now, count)])
