@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from sqlalchemy import RowMapping
-
 from backfill_planner.changes import change
-from backfill_planner.decide import Approved, Command, Enter, Refuse, Review, Unchanged, answer_command
+from backfill_planner.decide import Approved, Command, Enter, Refuse, Unchanged, answer_command
 from backfill_planner.run_cancels import cancel_runs
 from backfill_planner.run_retries import retry_runs
-from backfill_planner.states import emit_state
-from retrofill_core.bus.faults import Conflict
+from backfill_planner.states import move
 from retrofill_core.bus.handler import Received
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import (
@@ -32,10 +29,10 @@ from retrofill_core.contract.base import REGISTRY, Message
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import BackfillState, CancelCause
 from retrofill_core.domain.budget import Budget
-from retrofill_core.store import backfills, budgets, reviews
+from retrofill_core.store import backfills, budgets
 from retrofill_core.store.backfills import Outcome
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.failures import count_failed
+from retrofill_core.store.rows import Planned
 from retrofill_core.store.transition import FromNow
 
 S = BackfillState
@@ -67,66 +64,53 @@ def handle_command(tx: Transaction, received: Received, command: AnyCommand, par
 
 def _carry_out(tx: Transaction, id: str, command: AnyCommand, ce_id: str | None, partitions: int) -> Message:
     row = backfills.lock(tx.conn, id, wait=True)
+    answer: Message | Refuse
     match command:
+        case _ if row is None:
+            answer = Refuse("there is no backfill with this id: 'retrofill backfill list' shows them all")
         case RunCancelRequested():
-            return cancel_runs(tx, id, row, command, ce_id)
+            answer = cancel_runs(tx, row, command, ce_id)
         case RunRetryRequested():
-            return retry_runs(tx, id, row, command, partitions)
+            answer = retry_runs(tx, row, command, partitions)
         case BackfillChangeRequested():
-            return change(tx, id, row, command)
+            answer = change(tx, row, command)
         case _:
-            return _enter(tx, id, row, command)
+            answer = _enter(tx, row, command)
+    if isinstance(answer, Refuse):
+        return BackfillCommandRejected(backfill_id=id, command=command.type, message=answer.message)
+    return answer
 
 
-def _enter(tx: Transaction, id: str, row: RowMapping | None, command: Command) -> Message:
+def _enter(tx: Transaction, row: Planned, command: Command) -> Message | Refuse:
     """Move the backfill to the state that the command leads to."""
-    state = None if row is None else row["state"]
-    budget = _budget(command, row)
-    review = Review.NONE if row is None else Review.of(review=row["review"], approved_at=row["approved_at"])
-    approvals = 0 if row is None else reviews.approvals_of(row) or 0
-    decision = answer_command(command, state, budgets.exceeded(tx.conn, id, budget), review, approvals)
-    match decision:
-        case Refuse(message):
-            return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
+    about = {"backfill_id": row.id, "pipeline": row.pipeline}
+    budget = None
+    if isinstance(command, BackfillResumeRequested):
+        # The one that a resume would go on with.
+        budget = budgets.of_row(row) if command.budget is None else command.budget
+    match answer_command(command, row.state, budgets.exceeded(tx.conn, row.id, budget), row.approved):
         case Approved():
-            assert row is not None
-            return BackfillApproved(backfill_id=id, pipeline=row["pipeline"], force=row["forced"])
+            return BackfillApproved(**about, force=row.forced)
         case Unchanged(where):
-            assert row is not None
-            return _EVENTS[where](backfill_id=id, pipeline=row["pipeline"])
+            return _EVENTS[where](**about)
         case Enter(to):
-            assert row is not None and state is not None
+            move(tx, row, to, _values(tx, row, command, to, budget))
+            tx.schedule_check(row.id)
             if isinstance(command, BackfillPublishRequested):
-                return _approve(tx, row, approvals, force=command.force)
-            values = _values(tx, id, to, budget)
-            if not backfills.move(tx.conn, id, to, state, values):
-                raise Conflict(f"backfill {id} is no longer {state}")
-            emit_state(tx, dict(row), to, database_now(tx.conn))
-            tx.schedule_check(id)
-            return _EVENTS[to](backfill_id=id, pipeline=row["pipeline"])
+                return BackfillApproved(**about, force=command.force)
+            return _EVENTS[to](**about)
+        case Refuse() as refused:
+            return refused
 
 
-def _approve(tx: Transaction, row: RowMapping, approvals: int, *, force: bool) -> BackfillApproved:
-    """End a review: what waits for it is published."""
-    id = row["id"]
-    values = {"approved_at": FromNow(), "approvals": approvals + 1, "forced": force}
-    if not backfills.move(tx.conn, id, S.RUNNING, S.IN_REVIEW, values):
-        raise Conflict(f"backfill {id} is no longer in review")
-    emit_state(tx, dict(row), S.RUNNING, database_now(tx.conn))
-    tx.schedule_check(id)
-    return BackfillApproved(backfill_id=id, pipeline=row["pipeline"], force=force)
-
-
-def _budget(command: Command, row: RowMapping | None) -> Budget | None:
-    """The budget that a resume would go on with."""
-    if row is None or not isinstance(command, BackfillResumeRequested):
-        return None
-    return budgets.of_row(row) if command.budget is None else command.budget
-
-
-def _values(tx: Transaction, id: str, to: BackfillState, budget: Budget | None) -> dict[str, Any]:
+def _values(
+    tx: Transaction, row: Planned, command: Command, to: BackfillState, budget: Budget | None
+) -> dict[str, Any]:
+    if isinstance(command, BackfillPublishRequested):
+        # Ends a review: what waits for it is published.
+        return {"approved_at": FromNow(), "approvals": (row.approved or 0) + 1, "forced": command.force}
     if to == S.RUNNING:
         # A resume accepts the failures committed so far, and none committed later.
-        accepted = {"resumed_at": FromNow(), "failed_before": count_failed(tx.conn, id)}
+        accepted = {"resumed_at": FromNow(), "failed_before": count_failed(tx.conn, row.id)}
         return {**accepted, **budgets.columns(budget)}
     return {"cancel_cause": str(CancelCause.USER)} if to == S.CANCELLING else {}

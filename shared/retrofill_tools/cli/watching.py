@@ -32,6 +32,7 @@ from retrofill_tools.cli.output import STATE_STYLES, console, counts
 from retrofill_tools.client.backfill_facts import existing
 from retrofill_tools.client.connect import reading_engine, snapshot
 from retrofill_tools.client.kafka import content, ends_of, homes_of, reading_topics
+from retrofill_tools.client.read import planned
 
 CHECKS_PER_SECOND = 4
 # Counting the runs of a large backfill is slow: spend at most this share of the time on it.
@@ -102,7 +103,7 @@ def read_progress(engine: Engine, id: str) -> Progress:
     with snapshot(engine) as conn:
         row = existing(conn, id)
         by_state, now = run_counts(conn, id), database_now(conn)
-        found = estimates(conn, [row], {id: by_state}, now).get(id)
+        found = estimates(conn, [planned(row)], {id: by_state}, now).get(id)
         return Progress(id, row["pipeline"], row["state"], row["runs"], by_state, now, found)
 
 

@@ -42,7 +42,7 @@ COPIED: Mapping[str, Callable[[RowMapping], Any]] = {
     "latest_code": _column("code_follows"),
     "publish": lambda row: Publish.REVIEW if row["review"] else Publish.AT_ONCE,
     # The whole one again: it counts from the new request.
-    "budget": budgets.of_row,
+    "budget": lambda row: budgets.of_row(reads.planned(row)),
     "reprocess_behavior": _behavior,
 }
 # Option → the column of the backfill's deadline that it became.

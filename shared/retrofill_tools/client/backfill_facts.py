@@ -80,10 +80,10 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         **times,
         "ended_at": row["ended_at"],
         "runs_per_second": _rate(by_state, times["first_started_at"], until),
-        "estimate": expected.as_json(estimates(conn, [row], {id: by_state}, until).get(id)),
+        "estimate": expected.as_json(estimates(conn, [reads.planned(row)], {id: by_state}, until).get(id)),
         "cost": costs(conn, [id]).get(id),
         "budget": _budget(row),
-        "review": reviews.approvals_of(row),
+        "review": reads.planned(row).approved,
         "changed_intervals": changed,
         "failed_runs": _failures(conn, id, failures),
         "suspects": [_with_losses(each) for each in reads.suspects(conn, id, SUSPECTS)],
@@ -127,7 +127,7 @@ def held_back(row: Mapping[str, Any]) -> str | None:
 
 
 def _budget(row: RowMapping) -> dict[str, Any] | None:
-    budget = budgets.of_row(row)
+    budget = budgets.of_row(reads.planned(row))
     return None if budget is None else budget.model_dump(exclude_none=True)
 
 
@@ -143,7 +143,7 @@ def _used_up(conn: Connection, row: RowMapping) -> str | None:
     """Why a resume would be refused."""
     if row["state"] != BackfillState.PAUSED:
         return None
-    why = budgets.exceeded(conn, row["id"], budgets.of_row(row))
+    why = budgets.exceeded(conn, row["id"], budgets.of_row(reads.planned(row)))
     return None if why is None else f"its budget is used up: {why}; retrofill backfill resume {row['id']} --budget …"
 
 

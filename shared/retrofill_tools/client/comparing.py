@@ -26,9 +26,9 @@ from retrofill.spark.loss import line_of
 from retrofill_core.domain.run import RunState
 from retrofill_core.pools import pools_of, settings_of
 from retrofill_core.settings import Settings
-from retrofill_core.store import reviews
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import run
+from retrofill_tools.client.read import planned
 
 RETRIES: dict[str, Any] = {"max_retries": 3, "initial_backoff": 200, "max_backoff": 1000, "jitter": 0}
 
@@ -77,7 +77,7 @@ class Change:
 
 def staged_runs(conn: Connection, row: RowMapping) -> Sequence[RowMapping]:
     """The runs of a backfill that wait for its review. Raises ``UserError`` if there are none."""
-    approvals = reviews.approvals_of(row)
+    approvals = planned(row).approved
     if approvals is None:
         raise UserError(
             f"backfill {row['id']} did not ask for a review (publish, --review): there is nothing to compare"

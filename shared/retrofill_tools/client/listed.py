@@ -14,7 +14,7 @@ from retrofill_core.store.clock import database_now
 from retrofill_core.store.progress import counts, estimates
 from retrofill_tools.client.backfill_facts import batch_size
 from retrofill_tools.client.estimates import as_json
-from retrofill_tools.client.read import Rows
+from retrofill_tools.client.read import Rows, planned
 
 BACKFILL = (
     *("id", "pipeline", "state", "runs", "ended_runs", "requested_at", "ended_at", "triggered_by"),
@@ -42,7 +42,7 @@ def backfills(conn: Connection, rows: Rows) -> list[Document]:
     """Backfills with the number of their runs ``by_state``, and when the running ones will probably end."""
     # Those that succeeded may be many, with many runs: they need not be counted.
     counted = counts(conn, [row["id"] for row in rows if row["state"] != BackfillState.SUCCEEDED])
-    expected = estimates(conn, rows, counted, database_now(conn))
+    expected = estimates(conn, [planned(row) for row in rows], counted, database_now(conn))
     return [
         {
             **_of(BACKFILL, row),

@@ -11,8 +11,7 @@ from retrofill.errors import stored_line
 from retrofill.sdk.names import DEFAULT_POOL
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.reviews import publishes_below
-from retrofill_tools.client.read import first_put_off
+from retrofill_tools.client.read import first_put_off, planned
 from retrofill_tools.client.read_hosts import hosts, kept_waiting, serving
 
 NOBODY = "no run-starter is alive: start one (retrofill up, retrofill service run-starter)"
@@ -69,7 +68,7 @@ def without_drivers(conn: Connection, row: RowMapping, by_state: Mapping[str, in
 
 def _publishable(row: RowMapping, by_state: Mapping[str, int]) -> bool:
     """Whether accepted runs need a publisher now."""
-    return bool(by_state.get(RunState.STAGED)) and publishes_below(row) > 0
+    return bool(by_state.get(RunState.STAGED)) and planned(row).publishes_below > 0
 
 
 def unpublished(conn: Connection, row: RowMapping, by_state: Mapping[str, int]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.deadline import DeadlineState
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.failures import has_failed
+from retrofill_core.store.rows import Planned
 from retrofill_core.store.run_cancels import ASKED
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import (
@@ -73,6 +75,11 @@ def backfills(conn: Connection, of_pipeline: str | None, states: Sequence[str], 
 
 def one_backfill(conn: Connection, id: str) -> RowMapping | None:
     return conn.execute(select(backfill).where(backfill.c.id == id)).mappings().first()
+
+
+def planned(row: RowMapping) -> Planned:
+    """A whole row of a backfill as the store's type."""
+    return Planned(**{each.name: row[each.name] for each in fields(Planned)})
 
 
 def recorded_answer(conn: Connection, id: str) -> dict[str, Any] | None:
