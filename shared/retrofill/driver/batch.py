@@ -243,6 +243,9 @@ class Batch:
                 session = partial(self._sessions.use, self._launch.tag_of(piece, task.name))
                 restore(self._launch, piece, staging, session, task.name)
                 return None
+            # Code may get the session from pyspark.
+            if self._launch.needs_session:
+                self._sessions.use(self._launch.tag_of(piece, task.name))
             return pipeline.functions[task.name](run_of(self._launch, piece, self._sessions, staging, task.name, trace))
         except FAILURES as e:
             self._leave_if_lost(e)

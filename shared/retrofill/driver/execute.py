@@ -168,6 +168,7 @@ class Execution:
 
     def _try(self, task: Task, tries: int) -> tuple[object, BaseException | None]:
         """What the task's function returned, or raised."""
+        process = os.getpid()
         try:
             with self._around(task, tries):
                 return self._body(task), None
@@ -177,6 +178,10 @@ class Execution:
                 return None, None
             _print(f"task {task.name}, try {tries} failed:\n{whole_traceback(e)}")
             return None, e
+        finally:
+            if os.getpid() != process:
+                # The task forked, and its child came back here: it must not report anything.
+                os._exit(0)
 
 
 def _print(text: str) -> None:
