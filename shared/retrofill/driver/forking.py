@@ -12,6 +12,7 @@ import os
 import selectors
 import signal
 import sys
+import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from retrofill.states.task_run import PROCESS_ENDED
 
 log = get_log(__name__)
 CHUNK = 65_536
+# How long a process may take to end once the host has hung up. It needs less, unless it does not listen.
+END_SECONDS = 4.0
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 _LAUNCH, _END = b'{"launch"', b'{"end"'
 
 
@@ -91,11 +95,12 @@ class Parent:
         self._children: dict[int, _Child] = {}
         self._current: _Child | None = None
         self._hung_up = False
+        self._kill_at: float | None = None
         self._host = os.getppid()
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wakes, False)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        for number in _SIGNALS:
             signal.signal(number, _wake)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         self._selector = selectors.DefaultSelector()
@@ -106,10 +111,14 @@ class Parent:
     def serve(self) -> NoReturn:
         """Serve one attempt after another until the host hangs up."""
         while True:
-            for key, _ in self._selector.select():
+            left = None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+            for key, _ in self._selector.select(left):
                 # One before it may have closed this one.
                 if self._selector.get_map().get(key.fd) is key:
                     key.data()
+            if left == 0.0:
+                self._kill_at = None
+                self._kill_children()
 
     def _hear(self) -> None:
         """Pass on the host's lines; a launch to a new process."""
@@ -128,6 +137,7 @@ class Parent:
     def _hang_up(self) -> None:
         """Have all processes end, as the host did or asked for, and this one after them."""
         self._hung_up = True
+        self._kill_at = time.monotonic() + END_SECONDS
         self._stop_listening(self._incoming)
         for child in self._children.values():
             os.close(child.lines)
@@ -146,9 +156,11 @@ class Parent:
         numbers = set(os.read(self._woken, CHUNK))
         # Linux also sends SIGHUP when the host's thread that started us ends.
         if signal.SIGTERM in numbers or (signal.SIGHUP in numbers and os.getppid() != self._host):
-            if not self._children:
+            at_work = [child for child in self._children.values() if not child.over]
+            if not at_work:
+                self._kill_children()
                 os._exit(1)
-            for child in self._children.values():
+            for child in at_work:
                 os.kill(child.pid, signal.SIGTERM)
         self._reap()
 
@@ -171,6 +183,7 @@ class Parent:
 
     def _end_as(self, child: _Child, status: int) -> NoReturn:
         """End as an attempt's process did, or say which task's code ended that."""
+        self._kill_children()
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             with suppress(OSError):  # of SIGKILL, nobody can set it
@@ -185,6 +198,10 @@ class Parent:
             # It may have been interrupted in the middle of a line.
             _write(self._outgoing, b"\n" + json.dumps({"timed_out": fields}).encode() + b"\n")
         os._exit(code)
+
+    def _kill_children(self) -> None:
+        for child in self._children.values():
+            os.kill(child.pid, signal.SIGKILL)
 
     def _read_notes(self, child: _Child) -> None:
         while True:
@@ -236,7 +253,8 @@ class Parent:
 
     def _become_child(self, body: Body, heard: int, notes: Notes) -> NoReturn:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         self._selector.close()
         for other in self._children.values():
             os.close(other.lines)

@@ -53,7 +53,7 @@ def work(run):
     def twice(x): return 2 * x
     rows = run.spark.range(4).select(twice("id").alias("n")).collect()
     told = [
-        os.getpid(), run.attempt, sum(row.n for row in rows), run.spark.conf.get("spark.sql.shuffle.partitions"),
+        os.getppid(), run.attempt, sum(row.n for row in rows), run.spark.conf.get("spark.sql.shuffle.partitions"),
         run.interval.start.isoformat(), run.logical_date == run.interval.start, run.backfill_id,
     ]
     (out / f"told-{run.id}").write_text(repr(told))
