@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
-from contextlib import contextmanager
+import os
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timezone
 from types import MappingProxyType
@@ -18,6 +18,8 @@ from retrofill.masking import masked_in
 
 _bound: ContextVar[Mapping[str, Any]] = ContextVar("retrofill_bound", default=MappingProxyType({}))
 _FIELDS = "retrofill_fields"
+# The logger of ``run.log``.
+TASKS = "retrofill.task"
 
 
 class Log:
@@ -85,10 +87,21 @@ class JsonLines(logging.Formatter):
         return json.dumps({name: masked_in(value) for name, value in line.items()}, default=repr)
 
 
+class _Lines(logging.Handler):
+    """Writes lines to the process's standard error, whatever user code makes of ``sys.stderr``."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):  # nobody reads it, or a field cannot be shown, and there is nowhere to say so
+            os.write(2, (self.format(record) + "\n").encode("utf-8", "backslashreplace"))
+
+
 def configure(level: str) -> None:
     """Log all records of this level and above as JSON."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Lines()
     handler.setFormatter(JsonLines())
-    root = logging.getLogger()
-    root.handlers = [handler]
+    root, own, tasks = (logging.getLogger(name) for name in (None, "retrofill", TASKS))
+    root.handlers = own.handlers = [handler]
     root.setLevel(level)
+    # Handlers of user code may raise or block: they get its own records, and not those of a driver that wants to end.
+    own.propagate = False
+    tasks.parent = root

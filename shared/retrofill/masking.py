@@ -9,7 +9,7 @@ from typing import Any, Mapping, Sequence
 MASK = "***"
 # What names of secrets have in them.
 _NAMES = (
-    r"(?:secret(?:[._-]?access)?(?:[._-]?key)?|passw[a-z]*|passphrase|pass(?![a-z])|pwd|token|bearer|credentials?|"
+    r"(?:secret(?:[._-]?access)?(?:[._-]?key)?|passw[a-z]{0,20}|passphrase|pass(?![a-z])|pwd|token|bearer|credentials?|"
     r"jaas(?:\.config)?|sas\b|signature|authorization|(?:access|account|private|api|encryption)[._-]?key)"
 )
 _SECRET = re.compile(_NAMES, re.IGNORECASE)

@@ -5,17 +5,13 @@ Its lease, kernel timer, reports, host protocol and import of user code are the 
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import IO, Any
 
-from retrofill.driver.__main__ import take_pipes
+from retrofill.driver.__main__ import attempt, settings, take_pipes
 from retrofill.driver.application import versions
-from retrofill.driver.config import Config
-from retrofill.driver.conversation import Conversation
+from retrofill.driver.forking import Notes, Parent
 from retrofill.driver.output import Output
-from retrofill.driver.process import Ending, end_with_host
-from retrofill.driver.report import Wire
-from retrofill.driver.serve import Server
-from retrofill.driver.setup import set_up
 from retrofill.protocol.facts import SparkApplication
 
 
@@ -65,16 +61,12 @@ def main() -> None:
     """Serve until the host ends the process."""
     heard, said = take_pipes()
     output = Output.of_pool()
-    ending = Ending()
-    end_with_host(ending)
-    host = Conversation(heard, said, ending)
-    config = Config.of(host.hear("settings"))
-    set_up(config)
-    wire = Wire(host, on_loss=ending.end)
-    server = Server(config, ending, host, wire, lambda launch: NoSessions(), output=output)
-    host.say("ready", versions(None))
-    while True:
-        server.serve_one()
+    config = settings(heard)
+
+    def ready(incoming: IO[str], outgoing: IO[str], notes: Notes, _: None) -> None:
+        notes.ready(versions(None), None)
+
+    Parent(heard, said, ready, partial(attempt, config, output, lambda _: lambda launch: NoSessions())).serve()
 
 
 if __name__ == "__main__":

@@ -234,7 +234,7 @@ class LocalPool:
         with self._lock:
             answers = self._left(worker)
             worker.runs += 0 if answers is None else answers.launch.executions
-            retire = worker.runs >= self._settings.driver_max_runs or bool(fields.get("retire"))
+            retire = worker.runs >= self._settings.driver_max_runs
             if retire:
                 self._workers.remove(worker)
         if retire:

@@ -1,4 +1,4 @@
-"""``python …/retrofill/driver/__main__.py``: a warm driver, which executes attempts one after another.
+"""``python …/retrofill/driver/__main__.py``: a warm driver, which executes attempts one after another, each in a fork.
 
 Host and driver exchange JSON lines over the driver's standard input and output. User code's output
 and the logs go to the log of the attempt (``output.Output``). The protocol:
@@ -15,9 +15,8 @@ and the logs go to the log of the attempt (``output.Output``). The protocol:
 6. driver, for the runs of a piece that staged output, while the next one is under way:
    ``{"may_publish": [RUN_ID, …]}``, and again before each commit to a table; host: ``{"publish": true}``
    if Postgres has all of it accepted, else ``false``
-7. driver, when its reports are acknowledged: ``{"done": {"reported": true, "retire": false}}``,
-   with ``retire`` if a run failed. Then 3 again, or it is replaced; the session is released
-   meanwhile.
+7. driver, when its reports are acknowledged: ``{"done": {"reported": true}}``. Then 3 again, or it
+   is replaced; the session is released meanwhile.
 
 At any time, the driver sends ``{"report": {"number": 7, "trace": null, "report": {…}}}``, a message of
 the contract without what the host knows. The host publishes it, and says ``{"acknowledged": 7}`` once
@@ -27,7 +26,8 @@ base64 to a driver on another machine, or with the ``error``.
 
 A driver that gives up sends ``{"lost": "why"}`` as its last message. If a task timed out and does not
 end, ``{"timed_out": {"task": "a", "try_number": 1, "error": {…}}}`` comes before it, after all reports
-were acknowledged; the host reports the rest once the process has exited.
+were acknowledged, and instead of it if the task's code ended the process; the host reports the rest
+once the driver has exited.
 
 ``{"end": true}``, end of input (the host exited, even by kill -9) and SIGTERM end the driver at any
 time: it briefly tries to interrupt its work in Spark, and exits. It also exits when its lease ends
@@ -39,12 +39,12 @@ the standard library only, of Python 3.8.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-import threading
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Callable
 
 if not __package__:
     # Started by its path. The working directory is searched too, as with ``python -m``.
@@ -54,37 +54,77 @@ from retrofill.driver import application
 from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.cost import ask_first
+from retrofill.driver.forking import Notes, Parent
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.reaching import reach
 from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
-from retrofill.driver.session import ConnectSessions, choose_connect
+from retrofill.driver.session import ConnectSessions, Sessions, choose_connect
 from retrofill.driver.setup import set_up
+from retrofill.protocol.facts import SparkApplication, as_json
+from retrofill.protocol.launch import Launch
+from retrofill.tracing import flush
 
 
 def main() -> None:
     incoming, outgoing = take_pipes()
     output = Output.of_pool()
-    ending = Ending()
-    end_with_host(ending)
-    host = Conversation(incoming, outgoing, ending)
-    config = Config.of(host.hear("settings"))
-    set_up(config)
+    config = settings(incoming)
     choose_connect(config)
     warm_up()
+
+    def sessions_of(application_: SparkApplication | None) -> Callable[[Launch], Sessions]:
+        return partial(ConnectSessions, config, application.Server(application_))
+
+    Parent(incoming, outgoing, partial(first, config), partial(attempt, config, output, sessions_of)).serve()
+
+
+def settings(incoming: int) -> Config:
+    """The host's first message. Exits if the host hangs up before."""
+    line = b""
+    # Byte by byte: what follows is not read yet.
+    while not line.endswith(b"\n"):
+        line += os.read(incoming, 1) or sys.exit(0)
+    return Config.of(json.loads(line)["settings"])
+
+
+def first(config: Config, incoming: IO[str], outgoing: IO[str], notes: Notes, _: None) -> None:
+    """The driver is ready once Spark has answered. What that said of its application is kept."""
+    ending = Ending(notes.leave)
+    end_with_host(ending)
+    set_up(config)
+    Conversation(incoming, outgoing, ending)
     spark = application.Server()
     reach(config.spark_remote, ending.end, spark)
-    threading.Thread(target=ask_first, args=(config.spark_ui,), name="first-cost", daemon=True).start()
+    known = None if spark.application is None else as_json(spark.application)
+    notes.ready(application.versions(spark.version), known)
+    ask_first(config.spark_ui)
+
+
+def attempt(
+    config: Config,
+    output: Output,
+    sessions_of: Callable[[SparkApplication | None], Callable[[Launch], Sessions]],
+    incoming: IO[str],
+    outgoing: IO[str],
+    notes: Notes,
+    known: dict[str, Any] | None,
+) -> None:
+    """Serve one attempt. ``known``: the application, as Spark last told."""
+    ending = Ending(notes.leave)
+    end_with_host(ending)
+    set_up(config)
+    host = Conversation(incoming, outgoing, ending)
     wire = Wire(host, on_loss=ending.end)
-    sessions_of = partial(ConnectSessions, config, spark)
-    server = Server(config, ending, host, wire, sessions_of, output=output)
-    host.say("ready", application.versions(spark.version))
-    while True:
-        server.serve_one()
+    spark = sessions_of(None if known is None else SparkApplication(**known))
+    server = Server(config, ending, host, wire, spark, notes=notes, output=output)
+    server.serve_one()
+    server.finish()
+    flush()
 
 
-def take_pipes() -> tuple[IO[str], IO[str]]:
+def take_pipes() -> tuple[int, int]:
     """Reserve stdin and stdout for the host: user code reads nothing and prints to stderr."""
     incoming, outgoing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -92,7 +132,7 @@ def take_pipes() -> tuple[IO[str], IO[str]]:
     os.close(nothing)
     os.dup2(2, 1)
     sys.stdout.flush()
-    return os.fdopen(incoming, encoding="utf-8"), os.fdopen(outgoing, "w", encoding="utf-8")
+    return incoming, outgoing
 
 
 def warm_up() -> None:

@@ -17,9 +17,9 @@ MAX_ADDRESS = 1000
 class Server:
     """The application of the Spark Connect server, which a process asks for seldom."""
 
-    def __init__(self) -> None:
+    def __init__(self, application: SparkApplication | None = None) -> None:
         # Of the server as it last answered: it may have been restarted since.
-        self.application: SparkApplication | None = None
+        self.application = application
         # Its version, as it was when the process started.
         self.version: str | None = None
 

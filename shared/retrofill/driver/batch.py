@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Callable, ContextManager, Mapping
+from typing import Callable, ContextManager, Iterator, Mapping
 
 from retrofill.driver.context import run_of
 from retrofill.driver.cost import WAIT_SECONDS, begin_reading
 from retrofill.driver.execute import FAILURES, Execution, Result
+from retrofill.driver.forking import Notes
 from retrofill.driver.publishing import Publisher
 from retrofill.driver.report import Reporter
 from retrofill.driver.session import Sessions
@@ -53,6 +54,7 @@ class Batch:
         submits: Submits,
         code: Code,
         publisher: Publisher,
+        notes: Notes,
         lost: Callable[[str], object],
         stuck: Stuck,
     ) -> None:
@@ -62,6 +64,7 @@ class Batch:
         self._submits = submits
         self._code = code
         self._publisher = publisher
+        self._notes = notes
         self._lost = lost
         self._stuck = stuck
         self._released = False
@@ -167,8 +170,10 @@ class Batch:
             log.warning("session_not_released", error=str(e))
 
     def _run_tasks(self, piece: Piece, staging: Staging, reporter: Reporter) -> Result:
+        first = self._launch.pipeline.tasks[0].name
         try:
-            pipeline = self._pipeline()
+            with self._noted(first, 1):
+                pipeline = self._pipeline()
         except FAILURES as e:
             return Result(False, error_info(e), everywhere=True)
         trace = reporter.trace_of(piece.runs[0])
@@ -182,8 +187,22 @@ class Batch:
             # Its retry is a smaller range, which finds the interval that fails.
             tasks = tuple(replace(task, retries=0) for task in tasks)
         used = {} if piece.is_range else piece.runs[0].tries
-        limit = partial(self._limit, piece)
-        return Execution(tasks, body, reporter.of_tasks(piece), limit=limit, used=used).run()
+        around = partial(self._around, piece)
+        return Execution(tasks, body, reporter.of_tasks(piece), around=around, used=used).run()
+
+    @contextmanager
+    def _around(self, piece: Piece, task: Task, try_number: int) -> Iterator[None]:
+        with self._noted(task.name, try_number), self._limit(piece, task, try_number):
+            yield
+
+    @contextmanager
+    def _noted(self, task: str, try_number: int) -> Iterator[None]:
+        """Whatever ends the process in this block is code of the task."""
+        self._notes.began(task, try_number)
+        try:
+            yield
+        finally:
+            self._notes.ended(task)
 
     def _limit(self, piece: Piece, task: Task, try_number: int) -> ContextManager[object]:
         """The time limit of a try. A range has the time of all its runs."""
@@ -224,6 +243,9 @@ class Batch:
                 session = partial(self._sessions.use, self._launch.tag_of(piece, task.name))
                 restore(self._launch, piece, staging, session, task.name)
                 return None
+            # Code may get the session from pyspark.
+            if self._launch.needs_session:
+                self._sessions.use(self._launch.tag_of(piece, task.name))
             return pipeline.functions[task.name](run_of(self._launch, piece, self._sessions, staging, task.name, trace))
         except FAILURES as e:
             self._leave_if_lost(e)

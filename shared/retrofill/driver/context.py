@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any, Mapping
 
 from retrofill.driver.session import Sessions
-from retrofill.log import Log, get_log
+from retrofill.log import TASKS, Log, get_log
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.interval import Interval, interval_of
@@ -135,6 +135,6 @@ def run_of(
 
 def task_log(launch: Launch, run: Piece, task: str) -> Log:
     """A log bound to run and task."""
-    return get_log("retrofill.task").bind(
+    return get_log(TASKS).bind(
         pipeline=launch.pipeline.name, backfill=launch.backfill_id, run=run.id, attempt=run.attempt, task=task
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import random
-import sys
 import threading
 from collections import deque
 from contextlib import nullcontext, suppress
@@ -19,6 +19,7 @@ from retrofill.protocol.facts import ErrorInfo, Published
 from retrofill.states.task_run import TaskState
 
 S = TaskState
+STDERR = 2
 # Concurrent tasks of one run. Spark does the actual work.
 MAX_PARALLEL = 8
 MAX_DELAY_SECONDS = 86_400.0
@@ -29,7 +30,7 @@ FAILURES = (Exception, SystemExit)
 
 Body = Callable[[Task], object]
 Sleep = Callable[[float], object]
-Limit = Callable[[Task, int], ContextManager[object]]
+Around = Callable[[Task, int], ContextManager[object]]
 
 
 class OnTaskState(Protocol):
@@ -70,7 +71,7 @@ class Result:
 class Execution:
     """The tasks of one run.
 
-    Only the thread in ``run`` changes states; task threads report to it. ``limit``: what surrounds
+    Only the thread in ``run`` changes states; task threads report to it. ``around``: what surrounds
     a try of a task, by its number. ``used``: tries of tasks in earlier drivers.
     """
 
@@ -81,14 +82,14 @@ class Execution:
         tell: OnTaskState,
         sleep: Sleep | None = None,
         *,
-        limit: Limit = lambda *_: nullcontext(),
+        around: Around = lambda *_: nullcontext(),
         used: Mapping[str, int] | None = None,
     ) -> None:
         self._tasks = {task.name: task for task in tasks}
         self._body = body
         self._tell = tell
         self._sleep = sleep or threading.Event().wait
-        self._limit = limit
+        self._around = around
         self._used = used or {}
         self._states = dict.fromkeys(self._tasks, S.NONE)
         self._branches: dict[str, frozenset[str]] = {}
@@ -139,7 +140,7 @@ class Execution:
     def _follow_branch(self, ended: Ended) -> ErrorInfo | None:
         try:
             self._branches[ended.task.name] = choose(list(self._tasks.values()), ended.task.name, ended.returned)
-        except ValueError as e:
+        except Exception as e:  # noqa: BLE001 - what it returned is the user's, and may do anything
             return error_info(e)
         return None
 
@@ -156,25 +157,38 @@ class Execution:
         for tries in range(used + 1, max(task.retries, used) + 2):
             if tries > used + 1:
                 self._tell(task.name, S.RUNNING, tries)
-            try:
-                with self._limit(task, tries):
-                    returned = self._body(task)
+            returned, error = self._try(task, tries)
+            if error is None:
                 return self._ended.put(Ended(task, tries, returned))
-            except BaseException as e:  # noqa: BLE001 - or the run would wait for this thread forever
-                self._print(task, tries, e)
-                error = error_info(e)
-                if tries > task.retries or not isinstance(e, FAILURES):
-                    return self._ended.put(Ended(task, tries, error=error))
-            self._tell(task.name, S.RETRYING, tries, error)
+            if tries > task.retries or not isinstance(error, FAILURES):
+                return self._ended.put(Ended(task, tries, error=error_info(error)))
+            self._tell(task.name, S.RETRYING, tries, error_info(error))
             self._sleep(backoff(task.retry_delay_seconds, tries))
         raise AssertionError("the last try ends the loop")
 
-    def _print(self, task: Task, tries: int, error: BaseException | None) -> None:
-        """Print the traceback as it is: reports have the user's frames only."""
-        if error is not None:
-            # Even if the user's code closed it, or nobody reads it.
-            with suppress(OSError, ValueError):
-                sys.stderr.write(masked(f"task {task.name}, try {tries} failed:\n{whole_traceback(error)}"))
+    def _try(self, task: Task, tries: int) -> tuple[object, BaseException | None]:
+        """What the task's function returned, or raised."""
+        process = os.getpid()
+        try:
+            with self._around(task, tries):
+                return self._body(task), None
+        except BaseException as e:  # noqa: BLE001 - or the run would wait for this thread forever
+            if isinstance(e, SystemExit) and e.code in (None, 0):
+                # As scripts and programs end that have done their work.
+                return None, None
+            _print(f"task {task.name}, try {tries} failed:\n{whole_traceback(e)}")
+            return None, e
+        finally:
+            if os.getpid() != process:
+                # The task forked, and its child came back here: it must not report anything.
+                os._exit(0)
+
+
+def _print(text: str) -> None:
+    """Print a traceback as it is: reports have the user's frames only."""
+    # Past ``sys.stderr``, which is the user's code's to close or replace.
+    with suppress(OSError):  # nobody reads it
+        os.write(STDERR, masked(text).encode("utf-8", "backslashreplace"))
 
 
 def backoff(delay_seconds: float, tries: int) -> float:

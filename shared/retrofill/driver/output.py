@@ -26,7 +26,6 @@ class Output:
     def __init__(self, channel: socket.socket | None = None) -> None:
         """Without ``channel``, they stay what they are: the host redirected them at the start."""
         self._channel = channel
-        self._between = os.dup(STDERR) if channel is not None else None
 
     @classmethod
     def of_pool(cls) -> Output:
@@ -59,11 +58,6 @@ class Output:
         with suppress(OSError):  # nobody reads it
             os.write(STDERR, marks.signed(marks.of_runs(ids, interval.start, interval.end, piece.attempt)))
 
-    def end(self) -> None:
-        """To where it went at the process's start."""
-        if self._between is not None:
-            _redirect(self._between)
-
 
 def _redirect(to: int) -> None:
     _flush()
@@ -73,5 +67,5 @@ def _redirect(to: int) -> None:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # closed by user code
+        with suppress(Exception):  # user code closed it, or put something else there
             stream.flush()

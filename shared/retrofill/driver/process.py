@@ -24,7 +24,7 @@ class Ending:
     """Ends the process, after briefly trying to end the work that it started elsewhere."""
 
     def __init__(self, leave: Callable[[int], object] = os._exit) -> None:
-        self._leave = leave
+        self.leave = leave
         self._once = threading.Lock()
         self.silence: Callable[[], object] | None = None
         self.tell: Callable[[str], object] | None = None
@@ -47,12 +47,12 @@ class Ending:
         stopper = threading.Thread(target=_quietly, args=last, daemon=True)
         stopper.start()
         stopper.join(INTERRUPT_SECONDS)
-        self._leave(status)
+        self.leave(status)
 
     def end_now(self, why: str) -> None:
         """End the process without any cleanup, because the lease is over."""
         log.error("driver_ends_now", why=why)
-        self._leave(LEASE_OVER)
+        self.leave(LEASE_OVER)
 
 
 def end_with_host(ending: Ending) -> None:

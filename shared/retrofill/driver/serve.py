@@ -13,6 +13,7 @@ from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.execute import Result
 from retrofill.driver.fetched import Fetched
+from retrofill.driver.forking import Notes
 from retrofill.driver.lease import Lease
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending
@@ -67,17 +68,15 @@ class Work(Protocol):
 class Executed:
     """How the pieces of an attempt went. ``error``: why its range failed as a whole, or it published nothing.
 
-    ``reusable``: whether the process can serve other attempts. ``put_off``: it publishes for other attempts, and could
-    not.
+    ``put_off``: it publishes for other attempts, and could not.
     """
 
-    reusable: bool
     error: ErrorInfo | None = None
     put_off: bool = False
 
 
 class Server:
-    """The state of a driver process that is shared by its attempts."""
+    """Serves an attempt in this process."""
 
     def __init__(
         self,
@@ -87,11 +86,13 @@ class Server:
         wire: Wire,
         sessions_of: Callable[[Launch], Sessions],
         *,
+        notes: Notes | None = None,
         output: Output | None = None,
         once: bool = False,
     ) -> None:
-        """``once``: the process exits after the first attempt, so that must release its session."""
+        """``once``: no parent serves the next attempt, so the session is released before this one is done."""
         self._once = once
+        self._notes = notes or Notes()
         self._output = output or Output()
         self._config = config
         self._ending = ending
@@ -109,7 +110,7 @@ class Server:
             self._serve(launch)
 
     def finish(self) -> None:
-        """Wait until the last attempt's resources are released."""
+        """Wait until the attempt's resources are released."""
         if self._releasing is not None and self._releasing.ident is not None:
             self._releasing.join()
 
@@ -124,30 +125,22 @@ class Server:
             expired=lambda: self._ending.end_now("the lease is over"),
             renewed=submits.renew,
         )
-        # Not with the lease's heartbeats: a release that hangs must not keep the attempt alive.
-        self.finish()
         self._output.begin(launch.attempt_id)
         lease.start()
         executed = self._execute(launch, work, reporter, lease)
         work.finish()
-        stays = executed.reusable and not launch.last and not self._once
+        stays = not launch.last and not self._once
         reporter.attempt_ended(executed.error, released=executed.put_off, stays=stays, cost=work.cost())
         lease.stop()
         if self._once:
             work.release()
-        self._releasing = threading.Thread(target=self._release, args=(work,), name="release", daemon=True)
+        self._releasing = threading.Thread(target=work.release, name="release", daemon=True)
         # A host that retires the driver ends it at once.
         self._ending.work = self.finish
-        # What failing code left behind in the process must not meet the next attempt.
-        self._host.say("done", {"reported": True, "retire": not executed.reusable})
+        self._host.say("done", {"reported": True})
+        self._notes.over()
         # Meanwhile the host learns of the end and finds the next launch.
         self._releasing.start()
-
-    def _release(self, work: Work) -> None:
-        try:
-            work.release()
-        finally:
-            self._output.end()
 
     def _work_of(self, launch: Launch, submits: Submits, reporter: Reporter) -> Work:
         def lost(why: str) -> None:
@@ -158,7 +151,7 @@ class Server:
         if launch.mode == AttemptMode.PUBLISH:
             return Publications(launch, sessions, tables, self._ended)
         publisher = Publisher(launch, reporter, self._host, self._ended, tables)
-        return Batch(launch, sessions, submits, self._code, publisher, lost, stuck=self._leave)
+        return Batch(launch, sessions, submits, self._code, publisher, self._notes, lost, stuck=self._leave)
 
     def _leave(self, task: Task, try_number: int, error: TaskTimedOut) -> None:
         """End the process for a task that does not end. The host reports it, once it has exited."""
@@ -170,10 +163,10 @@ class Server:
 
     def _execute(self, launch: Launch, work: Work, reporter: Reporter, lease: Lease) -> Executed:
         """Execute the pieces, one by one, until one fails or must not begin."""
-        failure, last = work.prepare(), Executed(reusable=True)
+        failure, last = work.prepare(), Executed()
         for piece in launch.pieces:
             if piece.runs[0] is not launch.runs[0] and not work.next():
-                return Executed(reusable=False)
+                break
             asked = time.monotonic()
             self._host.say("may_begin", piece.id)
             left = self._host.hear("begin")
@@ -183,9 +176,9 @@ class Server:
             with bound(run=piece.id):
                 result = self._run(launch, piece, work, reporter, failure)
             if result.put_off:
-                last = Executed(reusable=True, error=result.error, put_off=True)
+                last = Executed(result.error, put_off=True)
             elif not result.succeeded:
-                return Executed(reusable=False, error=result.error if _splits(piece, result) else None)
+                return Executed(result.error if _splits(piece, result) else None)
         return last
 
     def _run(self, launch: Launch, piece: Piece, work: Work, reporter: Reporter, failure: Result | None) -> Result:

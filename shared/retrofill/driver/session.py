@@ -20,7 +20,7 @@ from retrofill.driver.config import Config
 from retrofill.driver.cost import cost_of
 from retrofill.driver.environment import give, packed_file
 from retrofill.driver.keepalive import KeepAlive
-from retrofill.driver.session_state import Fresh, Tags
+from retrofill.driver.session_state import Changes, Tags
 from retrofill.driver.versions import JobTags, close_by_stop_only, has_release, leave_at_exit, set_all, watch_calls
 from retrofill.errors import NotConfigured
 from retrofill.outputs.tables.publication import PublisherSessions
@@ -99,12 +99,11 @@ class ConnectSessions:
         self._lock = threading.Lock()
         self._session: Any = None
         self._publisher: Any = None
-        self._used = False
+        self._changes: Changes | None = None
         # Of the session and the publisher's, each from when the server knows it.
         self._keep_alive: KeepAlive | None = None
         self._publisher_alive: KeepAlive | None = None
         self._stopped_by_user = False
-        self._fresh: Fresh | None = None
         self._tags = Tags()
 
     def open(self) -> None:
@@ -122,15 +121,13 @@ class ConnectSessions:
         # User code may do other work before it first uses the session.
         if file is not None or self._jars or self._launch.pipeline.spark_conf:
             self._keep()
+        # User code may get the session from pyspark, too, in threads of its own.
+        more = len(self._launch.runs) > 1
+        self._changes = Changes(self._session, self._launch.tag, self._keep, restores=more)
 
     def use(self, tag: str) -> Any:
-        """The session, tagged for this thread. From the first call on, at the latest, it is kept alive."""
+        """The session, tagged for this thread. From its first request on, at the latest, it is kept alive."""
         self._tags.put(self._session, self._launch.tag, tag)
-        with self._lock:
-            if not self._used and len(self._launch.runs) > 1:
-                self._fresh = Fresh.of(self._session)
-            self._used = True
-            self._keep()
         return self._session
 
     def publisher(self) -> Any:
@@ -149,8 +146,8 @@ class ConnectSessions:
 
     def clear(self) -> None:
         # Fails if user code stopped the session: the next run needs another one.
-        if self._fresh is not None:
-            self._fresh.restore(self._session)
+        if self._changes is not None:
+            self._changes.clear()
 
     def lost(self, error: BaseException) -> BaseException | None:
         """The error if the server closed or forgot a session of ours, restarted, stops, or is unreachable."""
@@ -188,7 +185,8 @@ class ConnectSessions:
 
     def cost(self) -> Cost | None:
         # Also of a session that is closed: the server still has its jobs.
-        return cost_of(self._ui, self._launch.tag) if self._used else None
+        used = self._changes is not None and self._changes.used
+        return cost_of(self._ui, self._launch.tag) if used else None
 
     def interrupt(self) -> None:
         """Interrupt by tag, and close the session to end untagged work too."""
@@ -218,8 +216,9 @@ class ConnectSessions:
         self._publisher = self._publisher_alive = None
 
     def _keep(self) -> None:
-        if self._keep_alive is None:
-            self._keep_alive = KeepAlive(self._session, self._server.ask)
+        with self._lock:
+            if self._keep_alive is None:
+                self._keep_alive = KeepAlive(self._session, self._server.ask)
 
     def _end(self) -> None:
         if self._keep_alive is not None:

@@ -1,10 +1,11 @@
-"""State of a session that runs and tasks use in turn: as it was before the first, and its tags."""
+"""State of a session that runs and tasks use in turn: as it was before the first, what changed, and its tags."""
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 from retrofill.driver.versions import JobTags, settings_of
 
@@ -22,6 +23,10 @@ class Tags(threading.local):
             tags.remove(self.task)
         tags.add(task)
         self.task = task
+
+
+class CannotClear(Exception):
+    """A session has state that cannot be undone."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +51,137 @@ class Fresh:
         for view in session.sql("SHOW VIEWS IN global_temp").collect():
             if not view.namespace:
                 session.catalog.dropTempView(view.viewName)
-        now = Fresh.of(session)
-        for key in now.settings.keys() - self.settings.keys():
-            session.conf.unset(key)
-        for key, value in self.settings.items():
-            if now.settings.get(key) != value:
-                session.conf.set(key, value)
+        self.restore_settings(session)
+        catalog, schema = session.catalog.currentCatalog(), session.catalog.currentDatabase()
         # A catalog remembers its schema, so each may differ alone.
-        if now.catalog != self.catalog:
+        if catalog != self.catalog:
             session.catalog.setCurrentCatalog(self.catalog)
-        if (now.catalog, now.schema) != (self.catalog, self.schema):
+        if (catalog, schema) != (self.catalog, self.schema):
             session.catalog.setCurrentDatabase(self.schema)
         JobTags(session).clear()
+
+    def restore_settings(self, session: Any) -> None:
+        now = settings_of(session)
+        for key in now.keys() - self.settings.keys():
+            session.conf.unset(key)
+        for key, value in self.settings.items():
+            if now.get(key) != value:
+                session.conf.set(key, value)
+
+
+# Commands that leave nothing in a session. Delta's are extensions.
+_HARMLESS = {
+    *("write_operation", "write_operation_v2", "merge_into_table_command", "checkpoint_command", "extension"),
+    *("remove_cached_remote_relation_command", "get_resources_command", "streaming_query_command"),
+    *("write_stream_operation_start", "streaming_query_manager_command", "execute_external_command"),
+}
+_FUNCTIONS = ("register_function", "register_table_function")
+# Statements that leave nothing in a session, and those of which nobody can say what they left.
+_READS = re.compile(
+    r"\s*\(*\s*(select|with|from|values|table|show|desc|describe|explain|insert|merge|delete|update)\b", re.I
+)
+_STAYS = re.compile(r"\b(temporary\s+function|declare|begin)\b", re.I)
+
+
+class Changes:
+    """What user code may have changed in a Connect session, seen from the requests of its client.
+
+    A session that only reads and writes is asked nothing, and nothing is restored. Each execution gets the attempt's
+    ``tag``, also in threads of user code, so that it can be interrupted. ``on_use`` is called before each request.
+    ``used``: whether anything was executed.
+    """
+
+    def __init__(self, session: Any, tag: str, on_use: Callable[[], object], *, restores: bool) -> None:
+        """``restores``: the session serves another run afterwards."""
+        self.used = False
+        self._session = session
+        self._tag = tag
+        self._on_use = on_use
+        self._restores = restores
+        self._fresh: Fresh | None = None
+        self._settings = self._others = False
+        self._functions: set[str] = set()
+        self._stays: str | None = None
+        self._ours = threading.local()
+        stub = session.client._stub
+        execute, config, analyze = stub.ExecutePlan, stub.Config, stub.AnalyzePlan
+
+        def execute_plan(request: Any, **more: Any) -> Any:
+            self._see_plan(request)
+            return execute(request, **more)
+
+        def configure(request: Any, **more: Any) -> Any:
+            self._see_config(request)
+            return config(request, **more)
+
+        def analyze_plan(request: Any, **more: Any) -> Any:
+            on_use()
+            return analyze(request, **more)
+
+        stub.ExecutePlan, stub.Config, stub.AnalyzePlan = execute_plan, configure, analyze_plan
+
+    def clear(self) -> None:
+        """Restore what user code may have changed. Raises ``CannotClear``, and what Spark does."""
+        if self._stays is not None:
+            raise CannotClear(f"{self._stays} stays until the session ends")
+        self._ours.now = True
+        try:
+            self._clear()
+        finally:
+            self._ours.now = False
+
+    def _clear(self) -> None:
+        for name in sorted(self._functions):
+            self._session.sql(f"DROP TEMPORARY FUNCTION IF EXISTS `{name}`")
+        if self._fresh is not None and self._others:
+            self._fresh.restore(self._session)
+        elif self._fresh is not None and self._settings:
+            self._fresh.restore_settings(self._session)
+        self._settings = self._others = False
+        self._functions.clear()
+
+    def _see_plan(self, request: Any) -> None:
+        if getattr(self._ours, "now", False):
+            return
+        self._on_use()
+        self.used = True
+        if self._tag not in request.tags:
+            request.tags.append(self._tag)
+        if request.plan.WhichOneof("op_type") == "root":
+            if request.plan.root.WhichOneof("rel_type") == "catalog":
+                self._changes(others=True)
+            return
+        command = request.plan.command
+        kind = command.WhichOneof("command_type")
+        if kind in _FUNCTIONS:
+            self._functions.add(getattr(command, kind).function_name)
+        elif kind == "sql_command":
+            self._see_sql(str(command.sql_command.sql or command.sql_command.input.sql.query))
+        elif kind == "create_dataframe_view":
+            self._changes(others=True)
+        elif kind not in _HARMLESS:
+            self._stays = f"what {kind} did"
+
+    def _see_sql(self, query: str) -> None:
+        if (stays := _STAYS.search(query)) is not None:
+            self._stays = f"what a statement with {stays[0]!r} did"
+        if _READS.match(query) is None:
+            self._changes(others=True)
+
+    def _see_config(self, request: Any) -> None:
+        if getattr(self._ours, "now", False):
+            return
+        self._on_use()
+        if request.operation.WhichOneof("op_type") in ("set", "unset"):
+            self._changes()
+
+    def _changes(self, *, others: bool = False) -> None:
+        """State is about to change: remember it, as it was before the first change."""
+        if self._restores and self._fresh is None:
+            self._ours.now = True
+            try:
+                self._fresh = Fresh.of(self._session)
+            finally:
+                self._ours.now = False
+        self._settings = True
+        self._others = self._others or others

@@ -19,7 +19,10 @@ MESSAGE_BYTES = 4000
 TRACEBACK_BYTES = 8000
 # How much of a text is searched for secrets; the rest is dropped.
 MAX_SEARCHED = 262_144
-_JVM_FRAMES = re.compile(r"\s*JVM stacktrace:\n[^\n]*(?:\n\s*at [^\n]*|\n\s*\.\.\. \d+ more|\nCaused by:[^\n]*)*")
+# Blanks before it are looked at once, from their first one on: a text of many would take time by their square.
+_JVM_FRAMES = re.compile(
+    r"(?:(?<!\s)\s+)?JVM stacktrace:\n[^\n]*(?:\n\s*at [^\n]*|\n\s*\.\.\. \d+ more|\nCaused by:[^\n]*)*"
+)
 
 
 def _locations(*packages: str) -> Iterator[str]:

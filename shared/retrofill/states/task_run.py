@@ -23,6 +23,8 @@ class TaskState(StrEnum):
 S = TaskState
 # The error type of a try that took longer than the task's timeout.
 TASK_TIMED_OUT = "TaskTimedOut"
+# Of one whose code ended its process, as os._exit does.
+PROCESS_ENDED = "ProcessEnded"
 MACHINE = machine(
     "task_run",
     {

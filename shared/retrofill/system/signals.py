@@ -28,7 +28,15 @@ def on_signals(numbers: Sequence[int], work: Callable[[int], object]) -> None:
     # Written whichever thread gets the signal: the main one may wait for a lock, and not be woken. If the
     # pipe is full, there is enough to do.
     signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    # Python's pools end their processes with SIGTERM, and the pipe is this process's.
+    os.register_at_fork(after_in_child=lambda: _leave_to_default(numbers))
     threading.Thread(target=serve, name="signals", daemon=True).start()
+
+
+def _leave_to_default(numbers: Sequence[int]) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _leave(number: int, frame: object) -> None:

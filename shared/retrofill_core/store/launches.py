@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from retrofill.sdk.names import MAX_BATCH
 from retrofill.states.attempt import LIVE, AttemptMode, AttemptOutcome
-from retrofill.states.task_run import TASK_TIMED_OUT, TaskState
+from retrofill.states.task_run import PROCESS_ENDED, TASK_TIMED_OUT, TaskState
 from retrofill_core.domain.run import GOING, RunState
 from retrofill_core.store.arrays import Arrays, one_of
 from retrofill_core.store.rows import Attempt, Backfill, Run, columns_of, present
@@ -137,7 +137,9 @@ _USED = (
     .where(
         one_of(task_run.c.run_id, "runs"),
         in_state(task_run, TaskState.CANCELLED),
-        task_run.c.error.op("->>", return_type=Text())(constant("type")) == constant(TASK_TIMED_OUT),
+        task_run.c.error.op("->>", return_type=Text())(constant("type")).in_(
+            [constant(TASK_TIMED_OUT), constant(PROCESS_ENDED)]
+        ),
     )
     .group_by(task_run.c.run_id, task_run.c.task)
 )

@@ -53,7 +53,7 @@ def work(run):
     def twice(x): return 2 * x
     rows = run.spark.range(4).select(twice("id").alias("n")).collect()
     told = [
-        os.getpid(), run.attempt, sum(row.n for row in rows), run.spark.conf.get("spark.sql.shuffle.partitions"),
+        os.getppid(), run.attempt, sum(row.n for row in rows), run.spark.conf.get("spark.sql.shuffle.partitions"),
         run.interval.start.isoformat(), run.logical_date == run.interval.start, run.backfill_id,
     ]
     (out / f"told-{run.id}").write_text(repr(told))
@@ -154,10 +154,15 @@ class World:
         return RunToDo(next(self.ids), attempt, start, start + timedelta(days=1))
 
     def launch(
-        self, code: str = CODE, runs: Sequence[RunToDo] = (), earlier: Sequence[int] = (), **conf: Any
+        self,
+        code: str = CODE,
+        runs: Sequence[RunToDo] = (),
+        earlier: Sequence[int] = (),
+        folder: Path | None = None,
+        **conf: Any,
     ) -> LaunchRequest:
-        """An attempt at ``runs``, or at a run of its own. ``earlier``: attempts to shut out."""
-        file = self.out / "pipeline.py"
+        """An attempt at ``runs``, or at a run of its own. ``earlier``: attempts to shut out. ``folder``: of its code."""
+        file = (folder or self.out) / "pipeline.py"
         file.write_text(code)
         ((pipeline, location),) = load_pipelines(file)
         return LaunchRequest(
@@ -191,13 +196,17 @@ class World:
         (found,) = [b["spark"] for b in bodies if b["attempt_id"] == launch.attempt_id and b["type"] == "RunBegan"]
         return dict(found)
 
+    def bodies(self, launch: LaunchRequest) -> list[dict[str, Any]]:
+        """The reports on an attempt."""
+        self.host.flush()
+        bodies = [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
+        return [b for b in bodies if b["attempt_id"] == launch.attempt_id]
+
     def fields(self, launch: LaunchRequest, run: RunToDo | None = None) -> list[str]:
         """The reports on an attempt, or only on one of its runs, without heartbeats: a short one
         sends none.
         """
-        self.host.flush()
-        bodies = [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
-        mine = [b for b in bodies if b["attempt_id"] == launch.attempt_id]
+        mine = self.bodies(launch)
         if run is not None:
             mine = [b for b in mine if (b.get("run_id"), b.get("attempt")) == (run.id, run.attempt)]
         fields = [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in mine]

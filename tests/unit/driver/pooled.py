@@ -70,7 +70,7 @@ while True:
             say({"may_publish": [run["id"]]})
     if conf.get("stages"):
         pathlib.Path(conf["stages"]).write_text(json.dumps([hear("publish") for _ in launch["runs"]]))
-    say({"done": {"reported": not conf.get("silent"), "retire": conf.get("fails", False)}})
+    say({"done": {"reported": not conf.get("silent")}})
 """
 PIPELINE = PipelineDefinition.model_validate(
     {"name": "p", "schedule": "@daily", "tasks": [{"name": "a"}], "code": {"file": "/p.py", "attribute": "p"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.driver.served import World, done, world
+from tests.unit.driver.served import DONE, World, world
 
 from retrofill.driver.application import Server, application_of
 from retrofill.protocol.facts import SparkApplication
@@ -45,7 +45,7 @@ def test_a_server_that_does_not_tell_is_no_problem() -> None:
 
 def test_it_is_in_the_first_report_about_a_run(world: World) -> None:
     world.launch()
-    world.begins(1, done())
+    world.begins(1, DONE)
     (began, *others) = world.reports.bodies
     assert (began["type"], began["spark"]) == ("RunBegan", {"id": "app-1", "ui": "http://spark:4040"})
     assert all("spark" not in body for body in others)

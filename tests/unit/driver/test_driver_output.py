@@ -19,37 +19,39 @@ from run_starter.executors.logs import AttemptLogs
 # A driver that speaks the protocol, and prints as user code does.
 DRIVER = """
 import json, logging, os, subprocess, sys
-from retrofill.driver.__main__ import take_pipes
+from retrofill.driver.__main__ import settings, take_pipes
+from retrofill.driver.forking import Parent
 from retrofill.driver.output import Output
 
-incoming, outgoing = take_pipes()
+from_host, to_host = take_pipes()
 output = Output.of_pool()
+settings(from_host)
 logging.basicConfig(level="INFO")
-say = lambda told: print(json.dumps(told), file=outgoing, flush=True)
-say({"ready": True})
-for line in incoming:
-    launch = json.loads(line).get("launch")
-    if launch is None:
-        continue
+
+def attempt(incoming, outgoing, notes, kept):
+    say = lambda told: print(json.dumps(told), file=outgoing, flush=True)
+    launch = json.loads(incoming.readline())["launch"]
     id, conf = launch["attempt_id"], launch["conf"]
-    print("between attempts, before", id)
+    print("between attempts, before", id, flush=True)
     output.begin(id)
     say({"may_begin": launch["runs"][0]["id"]})
     incoming.readline()
-    print("printed by", id, "password=geheim")
+    print("printed by", id, "password=geheim", flush=True)
     logging.info("logged by %s", id)
     if conf.get("stays"):
         subprocess.Popen(["sh", "-c", f"while [ ! -e {conf['stays']} ]; do sleep 0.05; done; echo from a child of {id}"])
     subprocess.run(["echo", f"echoed by {id}"])
     for n in range(conf.get("lines", 0)):
-        print("line", n, "x" * 100)
+        print("line", n, "x" * 100, flush=True)
         if n == conf["lines"] // 2:
             incoming.readline()
     if conf.get("dies"):
         os.write(1, b"without an end")
         os.kill(os.getpid(), 9)
-    output.end()
-    say({"done": {"reported": True, "retire": False}})
+    say({"done": {"reported": True}})
+    notes.over()
+
+Parent(from_host, to_host, lambda incoming, outgoing, notes, kept: notes.ready({}, None), attempt).serve()
 """
 
 

@@ -44,16 +44,6 @@ def _group(pid: int) -> int | None:
         return None
 
 
-def test_a_driver_whose_run_failed_is_replaced(world: World) -> None:
-    """What failing code left behind in the process must not meet the next attempt."""
-    pool, note, seen = world.pool(), world.folder / "pid", []
-    for attempt_id, fails in ((1, False), (2, True), (3, False)):
-        pool.launch(launch(attempt_id, fails=fails, note=str(note)))
-        assert world.host.ended()[:2] == (attempt_id, True)
-        seen.append(note.read_text())
-    assert seen[0] == seen[1] != seen[2]
-
-
 def test_a_process_is_replaced_after_its_runs(world: World) -> None:
     pool = world.pool(driver_max_runs=2)
     seen = []

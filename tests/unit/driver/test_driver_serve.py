@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.installation import until
-from tests.unit.driver.served import CODE, SessionGone, World, done, world, world_module
+from tests.unit.driver.served import CODE, DONE, SessionGone, World, world, world_module
 
 from retrofill.driver.process import LEASE_OVER
 from retrofill.driver.submit import Submission
@@ -28,7 +28,7 @@ def test_a_run_from_launch_to_done_and_the_next_one(world: World) -> None:
         world.launch()
         assert world.reports.fields() == []
         world.say({"begin": 60.0})
-        assert world.hear() == done()
+        assert world.hear() == DONE
         assert world.reports.fields() == [
             "RunBegan",
             "TaskReported a running",
@@ -49,7 +49,7 @@ def test_a_run_of_scripts_only_opens_no_session(world: World, tmp_path: Path, mo
     monkeypatch.setattr("retrofill.driver.submit.Submits.submission", lambda *_: submission)
     world.launch(limits={"kind": "submit", "submit": {"script": str(script)}})
     world.say({"begin": 60.0})
-    assert world.hear() == done()
+    assert world.hear() == DONE
     world.finish()
     assert (tmp_path / "out").exists()
     assert world.spark.calls == ["release"]
@@ -63,19 +63,18 @@ def test_a_run_has_begun_before_its_code_does(world: World) -> None:
     until(lambda: world.reports.fields() != [], "the begin is reported")
     assert world.reports.fields()[0] == "RunBegan"
     world_module(world).go.set()
-    assert world.hear() == done(failed=True)
+    assert world.hear() == DONE
 
 
 def test_a_driver_that_succeeded_is_done_before_it_releases_the_session(world: World) -> None:
     world.spark.releases.clear()
     world.launch()
     world.say({"begin": 60.0})
-    assert world.hear() == done()
+    assert world.hear() == DONE
     assert "release" not in world.spark.calls
-    # The next attempt's session is opened after the release of the last one.
-    threading.Timer(0.2, world.spark.releases.set).start()
-    world.launch()
-    assert [call for call in world.spark.calls if not call.startswith("20")] == ["open", "release", "open"]
+    world.spark.releases.set()
+    world.finish()
+    assert [call for call in world.spark.calls if not call.startswith("20")] == ["open", "release"]
 
 
 @pytest.mark.parametrize("code", [CODE, "import nonesuch_module"])
@@ -86,20 +85,20 @@ def test_a_driver_that_failed_releases_the_session_before_it_says_so(world: Worl
     world.spark.on_release = lambda: reported.append(world.settled())
     world.launch(fails=[1])
     world.say({"begin": 60.0})
-    assert world.hear() == done(failed=True)
+    assert world.hear() == DONE
     world.finish()
     assert world.reports.fields()[-2:] == ["RunReported failed", "AttemptEnded done"]
     assert reported == [world.reports.fields()[:-2]]
     assert world.spark.calls.count("release") == 1
 
 
-@pytest.mark.parametrize(("fails", "last", "stays"), [([], False, True), ([], True, False), ([1], False, False)])
+@pytest.mark.parametrize(("fails", "last", "stays"), [([], False, True), ([], True, False), ([1], False, True)])
 def test_the_last_report_says_whether_the_process_stays(
     world: World, fails: list[int], last: bool, stays: bool
 ) -> None:
     world.launch(fails=fails, last=last)
     world.say({"begin": 60.0})
-    assert world.hear() == done(failed=bool(fails))
+    assert world.hear() == DONE
     assert world.reports.bodies[-1]["stays"] == stays
 
 
@@ -109,7 +108,7 @@ def test_a_session_that_takes_long_to_open_sends_heartbeats_meanwhile(world: Wor
     world.launch(lease_seconds=1.0)
     assert set(world.reports.fields()) == {"AttemptHeartbeat"}
     world.say({"begin": 60.0})
-    assert world.hear() == done()
+    assert world.hear() == DONE
     assert "RunReported succeeded" in world.reports.fields()
 
 
@@ -117,7 +116,7 @@ def test_what_is_left_of_the_lease_counts_from_before_the_question(world: World)
     world.launch()
     time.sleep(0.3)
     world.say({"begin": 0.2})
-    assert world.hear() == done()
+    assert world.hear() == DONE
     assert world.reports.fields() == ["AttemptEnded done"]
 
 
@@ -131,7 +130,7 @@ def test_work_that_outlasts_what_is_left_of_the_lease_ends_with_it(world: World)
 
 def test_who_may_not_begin_runs_nothing_and_reports_its_end(world: World) -> None:
     world.launch(runs=3)
-    world.begins(1, done(), left=None)
+    world.begins(1, DONE, left=None)
     world.finish()
     assert world.reports.fields() == ["AttemptEnded done"]
     assert world.spark.calls == ["open", "release"]
@@ -146,7 +145,7 @@ def test_the_runs_of_an_attempt_are_executed_one_by_one_in_one_session(world: Wo
         world.begins(id, {"may_begin": id + 1})
         assert world.reports.fields(id)[-1] == "RunReported succeeded"
         assert world.reports.fields(id + 1) == []
-    world.begins(3, done())
+    world.begins(3, DONE)
     world.finish()
     one = ["RunBegan", "TaskReported a running", "TaskReported a succeeded", "RunReported succeeded"]
     assert world.reports.fields() == [*one * 3, "AttemptEnded done"]
@@ -159,7 +158,7 @@ def test_the_runs_of_an_attempt_are_executed_one_by_one_in_one_session(world: Wo
 def test_a_run_that_must_not_begin_ends_the_attempt_without_a_failure(world: World) -> None:
     world.launch(runs=3)
     world.begins(1, {"may_begin": 2})
-    world.begins(2, done(), left=None)
+    world.begins(2, DONE, left=None)
     assert world.reports.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
     assert (world.reports.fields(2), world.reports.fields(3)) == ([], [])
     world.finish()
@@ -171,7 +170,7 @@ def test_a_failed_run_ends_the_attempt_and_its_session_before_that_is_reported(w
     world.spark.on_release = lambda: reported.append(world.settled())
     world.launch(runs=3, fails=[2])
     world.begins(1, {"may_begin": 2})
-    world.begins(2, done(failed=True))
+    world.begins(2, DONE)
     world.finish()
     assert world.reports.fields(2)[-1] == "RunReported failed"
     assert world.reports.fields(3) == []
@@ -182,7 +181,7 @@ def test_a_failed_run_ends_the_attempt_and_its_session_before_that_is_reported(w
 @pytest.mark.parametrize("world", [ConnectionError("no Spark")], indirect=True)
 def test_a_session_that_cannot_be_opened_fails_the_first_run_alone(world: World) -> None:
     world.launch(runs=2)
-    world.begins(1, done(failed=True))
+    world.begins(1, DONE)
     assert world.reports.fields() == ["RunBegan", "RunReported failed", "AttemptEnded done"]
     assert world.reports.bodies[1]["run_id"] == 1
 
@@ -193,7 +192,7 @@ def test_a_session_that_cannot_be_cleared_is_closed_and_the_other_runs_are_left(
     world.spark.on_release = lambda: reported.append(world.settled())
     world.spark.not_cleared = RuntimeError("a view of somebody else")
     world.launch(runs=2)
-    world.begins(1, done(failed=True))
+    world.begins(1, DONE)
     world.finish()
     assert world.reports.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
     assert world.reports.fields(2) == []
@@ -216,7 +215,7 @@ def test_what_spark_told_while_the_output_was_published_is_in_the_last_reports(w
     world.begins(1, {"may_publish": [1]})
     until(lambda: all(each.name != "cost" for each in threading.enumerate()), "Spark has told")
     world.say({"publish": True})
-    assert world.hear() == done()
+    assert world.hear() == DONE
     assert [(body["type"], body.get("cost")) for body in world.reports.bodies[-2:]] == [
         ("RunReported", {"core_seconds": 1.5, "rows_read": 7}),
         ("AttemptEnded", {"core_seconds": 1.5, "rows_read": 7}),
@@ -233,7 +232,7 @@ def test_the_end_of_a_run_does_not_wait_for_what_spark_used(world: World, fails:
         lambda: any(body["type"] == "RunReported" for body in world.reports.bodies), "the end is reported", seconds=10
     )
     world.spark.tells_cost.set()
-    assert world.hear() == done(failed=fails)
+    assert world.hear() == DONE
     assert [body["type"] for body in world.reports.bodies if "cost" in body] == ["AttemptEnded"]
 
 
@@ -241,7 +240,7 @@ def test_runs_that_share_an_attempt_are_measured_together(world: World) -> None:
     world.spark.costs = Cost(core_seconds=1.5)
     world.launch(runs=2)
     world.begins(1, {"may_begin": 2})
-    world.begins(2, done())
+    world.begins(2, DONE)
     assert [body["type"] for body in world.reports.bodies if "cost" in body] == ["AttemptEnded"]
 
 
@@ -252,7 +251,7 @@ def test_code_that_cannot_be_imported_fails_the_run(world: World) -> None:
     world.file.write_text("import nonesuch_module\n")
     world.launch()
     world.say({"begin": 60.0})
-    assert world.hear() == done(failed=True)
+    assert world.hear() == DONE
     error = world.reports.bodies[-2]["error"]
     assert error["type"] == "ModuleNotFoundError"
     assert f'{world.file}", line 1' in error["traceback"]
@@ -261,7 +260,7 @@ def test_code_that_cannot_be_imported_fails_the_run(world: World) -> None:
 def test_a_task_that_the_code_has_no_longer_fails_the_run(world: World) -> None:
     world.launch(task="gone")
     world.say({"begin": 60.0})
-    assert world.hear() == done(failed=True)
+    assert world.hear() == DONE
     assert "no longer has a task 'gone': apply it again" in world.reports.bodies[-2]["error"]["message"]
 
 

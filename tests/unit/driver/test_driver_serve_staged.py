@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.installation import until
-from tests.unit.driver.served import World, done, world
+from tests.unit.driver.served import DONE, World, world
 
 from retrofill.outputs.kept import key_of
 
@@ -40,7 +40,7 @@ def test_staged_output_is_published_once_the_host_says_that_it_was_accepted(worl
     assert world.reports.fields()[-1] == "RunStaged"
     assert world.reports.bodies[-1]["outputs"] == [f"{tmp_path}/day=1"]
     world.say({"publish": True})
-    assert world.hear() == done()
+    assert world.hear() == DONE
     assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 11"
     assert world.reports.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
     marker = json.loads((tmp_path / "day=1" / "_retrofill.json").read_text())
@@ -52,7 +52,7 @@ def test_output_that_was_not_accepted_is_neither_published_nor_told(world: World
     world.launch(out=str(tmp_path))
     world.begins(1, {"may_publish": [1]})
     world.say({"publish": False})
-    assert world.hear() == done()
+    assert world.hear() == DONE
     assert not (tmp_path / "day=1").exists()
     assert world.reports.fields()[-2:] == ["RunStaged", "AttemptEnded done"]
 
@@ -60,7 +60,7 @@ def test_output_that_was_not_accepted_is_neither_published_nor_told(world: World
 def test_what_a_failed_attempt_staged_is_dropped(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path), fails=[1])
-    world.begins(1, done(failed=True))
+    world.begins(1, DONE)
     assert world.reports.fields()[-2] == "RunReported failed"
     assert [path for path in tmp_path.rglob("*") if path.name == "part-0"] == []
 
@@ -79,7 +79,7 @@ def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(worl
     area = tmp_path / "_retrofill" / f"day=1@{key_of('', 1)}"
     (area / "25.publish-0").rename(area / "9.publish-0")
     world.launch(publication={"publication": 1, "accepted_attempt": 9, "outputs": [f"{tmp_path}/day=1"]})
-    world.begins(1, done())
+    world.begins(1, DONE)
     assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 11"
     assert world.spark.calls == []
     assert world.reports.fields() == ["RunBegan", "RunReported succeeded", "AttemptEnded done"]
@@ -93,7 +93,7 @@ def test_a_publisher_that_cannot_publish_now_is_released_and_serves_others(
     # Its disk is not mounted.
     outputs = [f"{tmp_path}/mnt/day=1"]
     world.launch(publication={"publication": 1, "accepted_attempt": 9, "outputs": outputs})
-    world.begins(1, done())
+    world.begins(1, DONE)
     assert world.reports.fields() == ["RunBegan", "RunPublicationPutOff", "AttemptEnded released"]
     put_off, ended = world.reports.bodies[1:]
     assert put_off["error"]["message"] == f"{tmp_path}/mnt is not there" == ended["error"]["message"]
@@ -112,7 +112,7 @@ def test_output_that_cannot_be_published_now_is_left_to_others_while_its_attempt
     world.say({"publish": True})
     world.begins(2, {"may_publish": [2]})
     world.say({"publish": True})
-    assert world.hear() == done()
+    assert world.hear() == DONE
     assert [world.reports.fields(run)[-1] for run in (1, 2)] == ["RunPublicationPutOff"] * 2
     assert world.reports.fields()[-1] == "AttemptEnded done"
 
@@ -145,7 +145,7 @@ def test_the_next_run_is_executed_while_the_output_of_the_last_one_waits_for_its
         world.heard.get(timeout=0.3)
     assert "AttemptEnded done" not in world.reports.fields()
     world.say({"publish": True})
-    assert world.hear() == done()
+    assert world.hear() == DONE
     assert (tmp_path / "day=2" / "part-0").read_text() == "attempt 12"
     assert world.reports.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
 
@@ -158,7 +158,7 @@ def test_a_run_whose_output_is_left_to_others_does_not_end_the_attempt(world: Wo
     world.say({"publish": False})
     world.begins(2, {"may_publish": [2]})
     world.say({"publish": True})
-    assert world.hear() == done()
+    assert world.hear() == DONE
     assert world.reports.fields(1)[-1] == "RunStaged"
     assert world.reports.fields(2)[-1] == "RunReported succeeded"
     assert not (tmp_path / "day=1").exists()
@@ -172,7 +172,7 @@ def test_what_was_staged_before_a_run_failed_is_still_published(world: World, tm
     world.say({"begin": 60.0})
     until(lambda: world.reports.fields()[-1] == "RunReported failed", "the second run fails")
     world.say({"publish": True})
-    assert world.hear() == done(failed=True)
+    assert world.hear() == DONE
     assert (tmp_path / "day=1" / "part-0").exists()
     assert not (tmp_path / "day=2").exists()
     assert world.reports.fields(1)[-1] == "RunReported succeeded"
@@ -190,6 +190,6 @@ def test_output_that_cannot_be_published_fails_its_run_and_no_other(
     world.say({"publish": True})
     world.begins(2, {"may_publish": [2]})
     world.say({"publish": True})
-    assert world.hear() == done()
+    assert world.hear() == DONE
     assert world.reports.fields(1)[-1] == "RunReported failed"
     assert world.reports.fields(2)[-1] == "RunReported succeeded"

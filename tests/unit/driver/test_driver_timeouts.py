@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.driver.pooled import launch
 from tests.unit.driver.pooled import world as pool_world
-from tests.unit.driver.served import World, done, world, world_module
+from tests.unit.driver.served import DONE, World, world, world_module
 from tests.unit.driver.test_driver_execute import task
 from tests.unit.driver.test_driver_submit import Plain, gone, wait_until
 from tests.unit.driver.test_driver_submit import launch as script_launch
@@ -112,7 +112,7 @@ def test_each_try_has_its_own_limit_and_number() -> None:
 
     fields: list[Any] = []
     result = Execution(
-        [task("a", retries=2)], body, lambda *told: fields.append(told), lambda _: None, limit=limit
+        [task("a", retries=2)], body, lambda *told: fields.append(told), lambda _: None, around=limit
     ).run()
     assert result.succeeded and numbers == [1, 2, 3]
     assert [(told[1], told[2]) for told in fields] == [
@@ -143,7 +143,7 @@ def test_tries_that_ended_earlier_drivers_are_used_up(used: int, numbers: list[i
 def test_a_task_whose_work_can_be_interrupted_fails_and_the_driver_reports_it(world: World) -> None:
     world.spark.on_interrupt = lambda: world_module(world).go.set()
     world.launch(wait=True, limits=LIMIT)
-    world.begins(1, done(failed=True))
+    world.begins(1, DONE)
     assert world.reports.fields() == [
         "RunBegan",
         "TaskReported a running",

@@ -73,8 +73,8 @@ def test_a_secret_at_the_cut_does_not_leave_in_part_and_the_size_is_in_bytes() -
             assert limit // 2 < len(text.encode()) <= limit
 
 
-def test_the_drivers_own_log_is_masked(capsys: pytest.CaptureFixture[str]) -> None:
-    root = logging.getLogger()
+def test_the_drivers_own_log_is_masked(capfd: pytest.CaptureFixture[str]) -> None:
+    root, own = logging.getLogger(), logging.getLogger("retrofill")
     handlers, level = root.handlers, root.level
     try:
         configure("INFO")
@@ -90,7 +90,8 @@ def test_the_drivers_own_log_is_masked(capsys: pytest.CaptureFixture[str]) -> No
     finally:
         root.handlers = handlers
         root.setLevel(level)
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+        own.handlers, own.propagate = [], True
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert [line["event"] for line in lines] == ["password=***", "at amqp://u:***@h", "read 3 rows", "failed"]
     assert (lines[0]["nested"], lines[0]["n"]) == ({"x": ["token=***"]}, 3)
     assert [(line["logger"], line["level"]) for line in lines] == [
