@@ -27,6 +27,7 @@ from retrofill_core.domain.planning import Intervals
 from retrofill_core.store import backfills, durations, failures, launches, planning, purge, retries, runs, undo
 from retrofill_core.store.claims import pipelines_with_suspects
 from retrofill_core.store.engine import make_engine
+from retrofill_core.store.rows import present
 
 YEARS_OF_DAYS = 3650
 FIRST_DAY, DAY = datetime(2000, 1, 1, tzinfo=UTC), timedelta(days=1)
@@ -153,7 +154,7 @@ def retried(hot: Hot, runs: int, prefix: str) -> Recorded:
 
     def retry(tx: Transaction) -> None:
         row = backfills.lock(tx.conn, id, wait=True)
-        answers.append(retry_runs(tx, id, row, command, PARTITIONS))
+        answers.append(retry_runs(tx, present(row), command, PARTITIONS))
 
     found = hot.sent(PLANNER, retry)
     assert [getattr(each, "runs", each) for each in answers] == [runs]

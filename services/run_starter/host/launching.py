@@ -88,7 +88,8 @@ class Launching:
         backfill, runs = batch.backfill, batch.runs
         published = partial(_published, forced=backfill.forced)
         siblings: Sequence[Run] = ()
-        if batch.mode == AttemptMode.PUBLISH:
+        publishes = batch.mode == AttemptMode.PUBLISH
+        if publishes:
             to_do = [published(row) for row in runs]
             siblings = before.accepted[present(runs[0].accepted_attempt)]
         else:
@@ -110,10 +111,11 @@ class Launching:
             installation=self.installation,
             keep_replaced_days=self.keep_replaced_days,
             staged_tables=self.staged_tables,
-            earlier=with_any(before.earlier),
-            unpublished=with_any(before.unpublished),
+            # Publishers need no sessions.
+            earlier=() if publishes else with_any(before.earlier),
+            unpublished=() if publishes else with_any(before.unpublished),
             siblings=tuple(published(row) for row in siblings if row.id not in own),
-            publishers=with_any(before.publishers),
+            publishers=with_any(before.publishers) if publishes else (),
             review=backfill.review,
         )
 

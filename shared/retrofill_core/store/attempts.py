@@ -39,7 +39,7 @@ ATTEMPT_CHANNEL = "retrofill_attempt"
 NOT_LIVE: dict[str, Any] = {"slot": None, "pipeline_slot": None, "lease_until": None}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NewAttempt:
     """An attempt to insert, with the runs from ``position`` on, in a free seat that is locked."""
 
@@ -137,7 +137,7 @@ def move(
 # leases
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Lease:
     """The lease of a live attempt; a heartbeat extends it by ``seconds``.
 

@@ -22,7 +22,7 @@ from retrofill_core.store.transition import transition
 COLUMNS = columns_of(Backfill, backfill)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The recorded reply to a request or command."""
 
@@ -113,7 +113,7 @@ def active_of_shard(conn: Connection, shard: int) -> list[str]:
     return [each.id for each in active(conn, shard)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Active:
     """An active backfill, without a lock."""
 
@@ -191,7 +191,7 @@ def to_be_decided(conn: Connection, ids: Collection[str]) -> list[str]:
     return list(conn.execute(_TO_BE_DECIDED, {"ids": list(ids)}).scalars())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Summary of a backfill's runs."""
 

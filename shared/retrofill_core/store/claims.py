@@ -50,7 +50,7 @@ class Taken:
     of_backfills: dict[str, set[int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Claimant:
     """A backfill with a run that may start now. It may be at its own limit.
 

@@ -162,7 +162,7 @@ def armed(conn: Connection, shard: int, ids: Collection[int]) -> list[int]:
     return list(conn.execute(_ARMED_AMONG, {"shard": shard, "ids": list(ids)}).scalars())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """Position of a scan of a shard's armed deadlines, in the order they are due."""
 

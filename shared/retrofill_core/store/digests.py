@@ -16,7 +16,7 @@ from retrofill_core.store.tables import deadline_digest as digest
 _c = digest.c
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
     """What the misses of one digest share; ``target`` identifies callback and window length."""
 

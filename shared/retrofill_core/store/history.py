@@ -34,7 +34,7 @@ class PostgresWentBack(psycopg.OperationalError):
     """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class History:
     """A Postgres cluster, by its system identifier, and its timeline."""
 

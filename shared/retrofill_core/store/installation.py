@@ -18,7 +18,7 @@ class LimitsMissing(Exception):
     """Time limits of ``SERVICE_LIMITS`` are not in force in a session."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Installation:
     """Values fixed at init."""
 

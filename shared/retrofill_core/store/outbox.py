@@ -20,7 +20,7 @@ HeaderList = tuple[tuple[str, bytes | None], ...]
 LATER = "later"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Outgoing:
     """A message to publish; ``topic`` has no prefix. ``linger``: it may wait a moment."""
 

@@ -15,7 +15,7 @@ from retrofill_core.store.arrays import one_of
 from retrofill_core.store.tables import pipeline, pipeline_copy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredPipeline:
     """A pipeline that is applied and not removed."""
 

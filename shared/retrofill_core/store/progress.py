@@ -140,7 +140,7 @@ def _seconds(now: datetime, moment: datetime) -> float:
     return max(0.0, (now - moment).total_seconds())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class History:
     """The last attempts of a pipeline, the latest first; ``None``: Spark did not tell the cost.
 

@@ -64,7 +64,7 @@ def _kept(run: str) -> str:
     WHERE average.no = {run}.pipeline_no), 'infinity'))"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
     """Rows of one table, as SQL conditions on ``this``.
 
@@ -204,7 +204,7 @@ UPDATE retrofill.backfill AS this SET purged_at = :at WHERE id = ANY(:ids) AND e
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """Position of a purge: after the backfill ``id`` that ended at ``ended_at`` (Postgres text)."""
 
@@ -212,7 +212,7 @@ class Place:
     id: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Page:
     """Backfills to purge, and the position after them.
 
@@ -229,7 +229,7 @@ class Page:
         return {"ids": list(self.ids), "averaged": list(self.averages), "since": list(self.averages.values())}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rows:
     """Locked rows as exported (JSON and ranges as text), and their ctids."""
 

@@ -10,7 +10,7 @@ from retrofill_core.contract.topics import SERVICES
 from retrofill_core.store.tables import SERVICE_TABLES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RelayRow:
     """A relay's epoch and the number of its last batch."""
 

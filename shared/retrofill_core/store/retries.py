@@ -35,7 +35,7 @@ from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import Moment, deadline, run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Failed:
     """A failed run."""
 
@@ -44,7 +44,7 @@ class Failed:
     interval_start: datetime
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NewRun:
     """A run that replaces another."""
 

@@ -37,7 +37,7 @@ _OPEN = (RunState.STARTING, RunState.RUNNING)
 ASKED = (run_cancel.c.backfill_id == run.c.backfill_id) & (run_cancel.c.run_id == run.c.id)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Found:
     """A run that the ``number``-th part of a command names. ``asked``: its cancel is requested."""
 

@@ -27,7 +27,7 @@ def lock(conn: Connection, identities: Collection[str]) -> None:
         conn.execute(_LOCK, {"space": _SPACE, "no": no})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Use:
     """A pipeline publishes to a table, of which the columns ``keys`` tell the interval of a row."""
 
@@ -63,7 +63,7 @@ def put(conn: Connection, identity: str, pipeline_no: int, keys: str) -> None:
     conn.execute(_PUT, {"identity": identity, "pipeline_no": pipeline_no, "keys": keys})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Published:
     """A run whose output was accepted and counts: it is not undone, and undoes none."""
 

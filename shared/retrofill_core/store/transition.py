@@ -18,7 +18,7 @@ from retrofill_core.store.states import constant, in_state
 Values = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Computed:
     """What Postgres computes for a column from ``value``, a parameter of the statement."""
 
@@ -45,7 +45,7 @@ class IfNull(Computed):
         return func.coalesce(column, bindparam(parameter, type_=column.type))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FromNow(Computed):
     """The time ``value`` from now, by the database's clock."""
 

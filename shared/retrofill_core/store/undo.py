@@ -18,7 +18,7 @@ from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import backfill, run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Undone:
     """A backfill that is to be undone. ``undoes``: the one that it undoes itself."""
 
