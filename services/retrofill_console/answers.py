@@ -18,9 +18,9 @@ from retrofill.errors import NotConfigured, NotThere, UserError, WrongUsage
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.explain import explain
 from retrofill_core.settings import Settings
-from retrofill_tools.client.ask import NoAnswer
+from retrofill_tools.client.connect import explain_kafka, explain_postgres
 from retrofill_tools.client.documents import encoded
-from retrofill_tools.client.failures import explain_kafka, explain_postgres
+from retrofill_tools.client.kafka import NoAnswer
 
 log = structlog.get_logger(__name__)
 JSON = "application/json"

@@ -8,7 +8,7 @@ from retrofill_console.answers import Refused
 from retrofill_console.console import Console
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import Topic
-from retrofill_tools.client.ask import ask
+from retrofill_tools.client.kafka import ask
 
 ANSWER_SECONDS = 30.0
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping
-
 from retrofill.errors import UserError, WrongUsage
 from retrofill_console.answers import Refused
 from retrofill_console.api.bodies import Approval, CallbackIds, NamedRuns, Resume
@@ -32,12 +30,12 @@ from retrofill_core.contract.deadlines import CallbackReplayRequested
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.run import RunState
 from retrofill_core.domain.schedule import range_bound
-from retrofill_tools.client import backfill_facts, read_runs
-from retrofill_tools.client.again import requested_again
-from retrofill_tools.client.ask import ask
-from retrofill_tools.client.command_line import as_json, command_of
-from retrofill_tools.client.grid import grid_of
-from retrofill_tools.client.previewing import Preview, look_ahead
+from retrofill_tools.client.backfills import find_backfill
+from retrofill_tools.client.grid import grid_of_plan
+from retrofill_tools.client.kafka import ask
+from retrofill_tools.client.previews import Preview, look_ahead
+from retrofill_tools.client.requests import command_of, request_as_json, requested_again
+from retrofill_tools.client.runs import NamedRun, present_runs
 
 # Runs that are cancelled or retried at a time: ten commands.
 MOST_RUNS = 1000
@@ -50,8 +48,8 @@ def preview(console: Console, request: BackfillRequested, _: str | None) -> Docu
     """What would become of the request, and the same as a command and as JSON."""
     with console.reading() as conn:
         found = look_ahead(conn, console.settings, request)
-    drawn = {"grid": grid_of(found)} if isinstance(found, Preview) else {}
-    return {**found.as_json(each=False), **drawn, "command": command_of(request), "request": as_json(request)}
+    drawn = {"grid": grid_of_plan(found)} if isinstance(found, Preview) else {}
+    return {**found.as_json(each=False), **drawn, "command": command_of(request), "request": request_as_json(request)}
 
 
 def create(console: Console, request: BackfillRequested, user: str | None) -> Document:
@@ -88,8 +86,8 @@ def change(console: Console, id: str, body: BackfillChangeRequested, _user: str 
 def retry(console: Console, id: str, _body: object, user: str | None) -> Document:
     """All failed runs; of an ended backfill, by a new one."""
     with console.reading() as conn:
-        row = backfill_facts.existing(conn, id)
-        again = None if row["ended_at"] is None else requested_again(conn, row, user)
+        found = find_backfill(conn, id)
+        again = None if found.ended_at is None else requested_again(conn, found, user)
     if again is None:
         return command(console, id, RunRetryRequested(all_failed=True))
     return {**command(console, str(uuid.uuid4()), again.request), "note": again.note}
@@ -106,7 +104,7 @@ def cancel_runs(console: Console, body: NamedRuns, _user: str | None) -> Documen
         console,
         body,
         CANCELLABLE,
-        lambda rows: RunCancelRequested(run_ids=tuple(row["id"] for row in rows)),
+        lambda runs: RunCancelRequested(run_ids=tuple(each.id for each in runs)),
         to_cancel=True,
     )
 
@@ -117,7 +115,7 @@ def retry_runs(console: Console, body: NamedRuns, _user: str | None) -> Document
         console,
         body,
         (RunState.FAILED,),
-        lambda rows: RunRetryRequested(intervals=tuple(row["interval_start"] for row in rows)),
+        lambda runs: RunRetryRequested(intervals=tuple(each.interval_start for each in runs)),
     )
 
 
@@ -125,7 +123,7 @@ def _for_each(
     console: Console,
     body: NamedRuns,
     states: Sequence[str],
-    make: Callable[[Sequence[RowMapping]], Message],
+    make: Callable[[Sequence[NamedRun]], Message],
     *,
     to_cancel: bool = False,
 ) -> Document:
@@ -162,12 +160,12 @@ def _after(accepted: int, error: UserError) -> UserError:
     return UserError(f"{accepted:,} runs were accepted, and then: {error}") if accepted else error
 
 
-def _present(console: Console, body: NamedRuns, states: Sequence[str], *, to_cancel: bool) -> Sequence[RowMapping]:
+def _present(console: Console, body: NamedRuns, states: Sequence[str], *, to_cancel: bool) -> Sequence[NamedRun]:
     """The runs that are meant and in these states now."""
     with console.reading() as conn:
-        row = backfill_facts.existing(conn, body.backfill_id)
-        chosen = list(body.ids) or _range(body, row["definition"].get("timezone", "UTC"))
-        return read_runs.present_runs(conn, body.backfill_id, states, chosen, MOST_RUNS + 1, to_cancel=to_cancel)
+        of = find_backfill(conn, body.backfill_id)
+        chosen = list(body.ids) or _range(body, of.definition.timezone)
+        return present_runs(conn, body.backfill_id, states, chosen, MOST_RUNS + 1, to_cancel=to_cancel)
 
 
 def _range(body: NamedRuns, zone: str) -> tuple[datetime, datetime]:

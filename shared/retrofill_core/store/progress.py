@@ -99,7 +99,7 @@ def measured(conn: Connection, backfills: Mapping[str, int], now: datetime) -> d
 
 
 def estimates(
-    conn: Connection, rows: Sequence[RowMapping], by_state: Mapping[str, Mapping[str, int]], now: datetime
+    conn: Connection, rows: Sequence[Mapping[Any, Any]], by_state: Mapping[str, Mapping[str, int]], now: datetime
 ) -> dict[str, Estimate]:
     """When these backfills (their rows) probably end; absent: nothing is known, or it starts no runs."""
     running = [row for row in rows if row["state"] == BackfillState.RUNNING]
@@ -108,7 +108,7 @@ def estimates(
     return {id: each for id, each in made.items() if each is not None}
 
 
-def _estimate(row: RowMapping, by_state: Mapping[str, int], of_it: Measured, now: datetime) -> Estimate | None:
+def _estimate(row: Mapping[Any, Any], by_state: Mapping[str, int], of_it: Measured, now: datetime) -> Estimate | None:
     ended = sum(number for state, number in by_state.items() if state in MACHINE.terminal)
     resumed = None if row["resumed_at"] is None else _seconds(now, row["resumed_at"])
     return of_backfill(of_it, by_state.get(RunState.QUEUED, 0), ended, row["runs"], resumed)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from typing import Any
 
 from rich.text import Text
 
 from retrofill_core.domain.run import RunState
+from retrofill_tools.client.intervals import Calendar, Cell
 
 BLOCK = "■"
 S = RunState
@@ -22,24 +22,23 @@ KINDS: tuple[tuple[str, str, str, frozenset[str]], ...] = (
     ("succeeded", "s", "#009e73", frozenset({S.SUCCEEDED})),
     ("skipped", "-", "#555555", frozenset({"skipped"})),
 )
-Cell = Mapping[str, Any]
 
 
-def render(calendar: Mapping[str, Any], *, colored: bool) -> list[Text]:
+def render(calendar: Calendar, *, colored: bool) -> list[Text]:
     """The lines of the calendar and its legend, at most 80 columns wide; none if there are no intervals."""
-    cells: Sequence[Cell] = calendar["cells"]
+    cells = calendar.cells
     if not cells:
         return []
-    by_start = {cell["start"]: cell for cell in cells}
-    rows = _months(by_start) if calendar["unit"] == "day" else _years(by_start)
-    lines = [_heading(calendar["unit"])]
+    by_start = {cell.start: cell for cell in cells}
+    rows = _months(by_start) if calendar.unit == "day" else _years(by_start)
+    lines = [_heading(calendar.unit)]
     for label, starts in rows:
         line = Text(f"{label:<9}")
         for start in starts:
-            line.append_text(_drawn(by_start.get(start), colored)).append(" ")
+            line.append_text(_drawn(None if start is None else by_start.get(start), colored)).append(" ")
         line.rstrip()
         lines.append(line)
-    return [*lines, _legend(cells, calendar["unit"], colored)]
+    return [*lines, _legend(cells, calendar.unit, colored)]
 
 
 def kind_of(by_state: Mapping[str, int]) -> tuple[str, str, str, frozenset[str]]:
@@ -74,17 +73,17 @@ def _years(by_start: Mapping[date, Cell]) -> Iterable[tuple[str, list[date | Non
 def _drawn(cell: Cell | None, colored: bool) -> Text:
     if cell is None:
         return Text(" ")
-    _, letter, color, _ = kind_of(cell["by_state"])
+    _, letter, color, _ = kind_of(cell.by_state)
     return Text(BLOCK, color) if colored else Text(letter)
 
 
 def _legend(cells: Sequence[Cell], unit: str, colored: bool) -> Text:
-    there = {kind_of(cell["by_state"])[0] for cell in cells}
+    there = {kind_of(cell.by_state)[0] for cell in cells}
     legend = Text(" " * 9)
     for name, letter, color, _ in KINDS:
         if name in there:
             legend.append(BLOCK if colored else letter, color if colored else "").append(f" {name}  ", "dim")
-    if any(sum(cell["by_state"].values()) > 1 for cell in cells):
+    if any(sum(cell.by_state.values()) > 1 for cell in cells):
         legend.append(f"(each {unit}: its worst run)", "dim")
     legend.rstrip()
     return legend

@@ -9,7 +9,7 @@ from rich.progress import Progress, TextColumn
 from retrofill.outputs.summary import Column
 from retrofill_core.store.installation import read_installation
 from retrofill_tools.cli.output import console, moment, print_json, print_table, print_text
-from retrofill_tools.client.backfill_facts import existing
+from retrofill_tools.client.backfills import find_backfill
 from retrofill_tools.client.comparing import Change, changes, spark_of, staged_runs
 from retrofill_tools.client.connect import load_settings, reading
 
@@ -22,21 +22,20 @@ def compare(id: str, limit: int, *, as_json: bool) -> None:
     """Print the largest changes first. Raises ``UserError``."""
     settings = load_settings()
     with reading(settings) as conn:
-        row = existing(conn, id)
-        runs = staged_runs(conn, row)
+        of = find_backfill(conn, id)
+        runs = staged_runs(conn, of)
         installation = read_installation(conn)
     assert installation is not None  # it has a backfill
-    zone = row["definition"].get("timezone", "UTC")
     found: list[Change] = []
-    with spark_of(settings, row["definition"]) as session, _progress(quiet=as_json) as progress:
-        task = progress.add_task("", total=sum(len(each["outputs"]["folders"]) for each in runs))
-        for change in changes(session, runs, row["definition"], installation.id):
+    with spark_of(settings, of.definition) as session, _progress(quiet=as_json) as progress:
+        task = progress.add_task("", total=sum(len(each.outputs["folders"]) for each in runs))
+        for change in changes(session, runs, of.definition, installation.id):
             found.append(change)
             progress.advance(task)
     found.sort(key=lambda each: (not each.changed, -abs(each.rows), -len(each.columns), each.start))
     if as_json:
         return print_json([each.as_json() for each in found])
-    return _print(found, limit, zone)
+    return _print(found, limit, of.definition.timezone)
 
 
 def _progress(*, quiet: bool) -> Progress:

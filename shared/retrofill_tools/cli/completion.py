@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 # Not among the exported names, but the documented way is two options of every command.
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
 
-from retrofill_tools.client import read as reads
-from retrofill_tools.client import read_runs
+from retrofill_tools.client.backfills import ids_like
 from retrofill_tools.client.connect import load_settings, reading
+from retrofill_tools.client.pipelines import applied_pipelines
 
 # The shell calls the command with this variable to ask what may follow.
 VARIABLE = "_RETROFILL_COMPLETE"
@@ -46,12 +46,12 @@ def completion(shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> N
 
 def backfill_ids(incomplete: str) -> list[str]:
     """Ids of backfills that begin like that, active and new ones first."""
-    return _known(lambda conn: read_runs.ids_like(conn, incomplete, MOST))
+    return _known(lambda conn: ids_like(conn, incomplete, MOST))
 
 
 def pipeline_names(incomplete: str) -> list[str]:
     """Names of applied pipelines that begin like that."""
-    return _known(lambda conn: [row["name"] for row in reads.pipelines(conn) if row["name"].startswith(incomplete)])
+    return _known(lambda conn: [each.name for each in applied_pipelines(conn) if each.name.startswith(incomplete)])
 
 
 def _known(read: Callable[[Connection], list[str]]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from retrofill_core.domain.estimate import Estimate
 from retrofill_tools.cli.output import duration
+from retrofill_tools.client.previews import Expectation
 
 
 def left(found: Estimate) -> str:
@@ -29,11 +30,11 @@ def cost(used: Mapping[str, Any]) -> str | None:
     return ", ".join(parts)
 
 
-def line(found: Mapping[str, Any]) -> str:
+def line(found: Expectation) -> str:
     """A preview for people."""
-    times = found["estimate"]
+    times = found.estimate
     if times is None:
-        return str(found["why"])
-    took = f"would take about {duration(times['seconds'])} ({duration(times['low'])} to {duration(times['high'])})"
-    hours = "" if found["core_hours"] is None else f" and {found['core_hours']:,.2f} core-hours"
-    return f"{took}{hours}, {found['why']}"
+        return found.why
+    took = f"would take about {duration(times.seconds)} ({duration(times.low)} to {duration(times.high)})"
+    hours = "" if found.core_hours is None else f" and {found.core_hours:,.2f} core-hours"
+    return f"{took}{hours}, {found.why}"

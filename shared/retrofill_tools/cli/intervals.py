@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,8 +12,8 @@ from retrofill_tools.cli.finding import bounds
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import moment, print_json, print_text
 from retrofill_tools.client.connect import load_settings, reading
-from retrofill_tools.client.interval_facts import history
-from retrofill_tools.client.pipeline_facts import find_pipeline
+from retrofill_tools.client.intervals import FinishedRun, history
+from retrofill_tools.client.pipelines import find_pipeline
 
 group = typer.Typer(name="intervals", help="Show what became of a data interval.", no_args_is_help=True)
 
@@ -50,17 +49,17 @@ def show(
     return None
 
 
-def _print(row: Mapping[str, Any], zone: str) -> None:
-    by = f" by {row['triggered_by']}" if row["triggered_by"] else ""
-    code = (row["code_sha256"] or "in place")[:12]
-    interval = f"{moment(row['interval_start'], zone)} – {moment(row['interval_end'], zone)}"
-    print_text(f"{interval}: run {row['run_id']} of backfill {row['backfill_id']}{by}")
-    print_text(f"  {row['state']} {moment(row['finished_at'])} (UTC), attempt {row['attempt_id']}, code {code}")
-    if row["restores"]:
-        did = "restored" if row["state"] == RunState.SUCCEEDED else "was to restore"
-        print_text(f"  {did} what run {row['restores']} had replaced")
-    if row["undone_by"]:
-        print_text(f"  undone by run {row['undone_by']}")
-    for output in row["published"]:
+def _print(row: FinishedRun, zone: str) -> None:
+    by = f" by {row.triggered_by}" if row.triggered_by else ""
+    code = (row.code_sha256 or "in place")[:12]
+    interval = f"{moment(row.interval_start, zone)} – {moment(row.interval_end, zone)}"
+    print_text(f"{interval}: run {row.run_id} of backfill {row.backfill_id}{by}")
+    print_text(f"  {row.state} {moment(row.finished_at)} (UTC), attempt {row.attempt_id}, code {code}")
+    if row.restores:
+        did = "restored" if row.state == RunState.SUCCEEDED else "was to restore"
+        print_text(f"  {did} what run {row.restores} had replaced")
+    if row.undone_by:
+        print_text(f"  undone by run {row.undone_by}")
+    for output in row.published:
         version = f", version {output['version']}" if "version" in output else ""
         print_text(f"  published {output['name']}{version}")

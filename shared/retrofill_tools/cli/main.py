@@ -112,8 +112,7 @@ def _of_a_server(error: Exception) -> str | None:
     from confluent_kafka import KafkaException
     from sqlalchemy.exc import SQLAlchemyError
 
-    from retrofill_tools.client.connect import load_settings
-    from retrofill_tools.client.failures import explain_kafka, explain_postgres
+    from retrofill_tools.client.connect import explain_kafka, explain_postgres, load_settings
 
     if isinstance(error, SQLAlchemyError | psycopg.Error):
         return explain_postgres(error)

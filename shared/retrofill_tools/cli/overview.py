@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -20,14 +20,27 @@ from retrofill_core.store.clock import database_now
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import STATE_STYLES, cell, console, duration, moment, print_json
 from retrofill_tools.cli.watching import CHECKS_PER_SECOND, LOAD, OUTAGE_SECONDS, Progress, Speed, pace
-from retrofill_tools.client import read_hosts, read_runs
+from retrofill_tools.client.attempts import LiveAttempt, live_attempts
+from retrofill_tools.client.backfills import ActiveBackfill, active_backfills, count_active
 from retrofill_tools.client.connect import load_settings, reading_engine, snapshot
+from retrofill_tools.client.hosts import Host, find_hosts
 
 # More do not fit on any screen.
 MOST = 100
 # Lines that are no rows: headings, and the counts of hosts.
 FRAME = 9
-Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What is active, and how many there are of backfills and attempts."""
+
+    at: datetime
+    active_backfills: int
+    live_attempts: int
+    backfills: Sequence[ActiveBackfill]
+    attempts: Sequence[LiveAttempt]
+    hosts: Sequence[Host]
 
 
 def register(app: typer.Typer) -> None:
@@ -47,18 +60,17 @@ def watch(as_json: AsJson = False) -> None:
             return None
 
 
-def read(engine: Engine) -> Document:
-    """What is active: ``backfills``, ``attempts`` and ``hosts``, and how many there are of the first two."""
+def read(engine: Engine) -> Overview:
     with snapshot(engine) as conn:
-        active, live = read_runs.count_active(conn)
-        return {
-            "at": database_now(conn),
-            "active_backfills": active,
-            "live_attempts": live,
-            "backfills": read_runs.active_progress(conn, MOST),
-            "attempts": [read_runs.attempt_as_json(row) for row in read_runs.live_attempts(conn, MOST)],
-            "hosts": [dict(row) for row in read_hosts.hosts(conn)],
-        }
+        active, live = count_active(conn)
+        return Overview(
+            database_now(conn),
+            active,
+            live,
+            active_backfills(conn, MOST),
+            live_attempts(conn, MOST),
+            find_hosts(conn),
+        )
 
 
 def _live(engine: Engine, out: Console) -> None:
@@ -81,26 +93,23 @@ def _live(engine: Engine, out: Console) -> None:
             time.sleep(max(1 / CHECKS_PER_SECOND, (time.monotonic() - began) / LOAD))
 
 
-def _progress(found: Document) -> list[Progress]:
-    return [
-        Progress(row["id"], row["pipeline"], row["state"], row["runs"], row["by_state"], found["at"])
-        for row in found["backfills"]
-    ]
+def _progress(found: Overview) -> list[Progress]:
+    return [Progress(row.id, row.pipeline, row.state, row.runs, row.by_state, found.at) for row in found.backfills]
 
 
-def render(found: Document, speeds: Mapping[str, Speed], out: Console) -> RenderableType:
+def render(found: Overview, speeds: Mapping[str, Speed], out: Console) -> RenderableType:
     """The screen. What does not fit is counted."""
-    room = max(2, out.height - FRAME - len(found["hosts"])) if out.is_terminal else 2 * MOST
-    progress, attempts = _progress(found), found["attempts"]
-    active, live = found["active_backfills"], found["live_attempts"]
+    room = max(2, out.height - FRAME - len(found.hosts)) if out.is_terminal else 2 * MOST
+    progress, attempts = _progress(found), found.attempts
+    active, live = found.active_backfills, found.live_attempts
     for_attempts = min(len(attempts), max(room // 2, room - len(progress)))
     return Group(
-        _title(found["at"], active, live),
+        _title(found.at, active, live),
         _backfills(progress, speeds, max(1, room - for_attempts), active),
         Text(""),
         _attempts(attempts, max(1, for_attempts), live),
         Text(""),
-        _hosts(found["hosts"]),
+        _hosts(found.hosts),
     )
 
 
@@ -144,30 +153,30 @@ def _backfills(progress: Sequence[Progress], speeds: Mapping[str, Speed], most: 
     return _counted(table, active - min(most, len(progress)), "backfills")
 
 
-def _attempts(attempts: Sequence[Document], most: int, live: int) -> RenderableType:
+def _attempts(attempts: Sequence[LiveAttempt], most: int, live: int) -> RenderableType:
     if not attempts:
         return Text("no live attempts", "dim")
     table = _table("attempt", "backfill", "from", "runs", "state", "for", "host", shrink=("backfill", "host"))
     for each in attempts[:most]:
-        first = each["first_interval"]
+        first = each.first_interval
         table.add_row(
-            str(each["id"]),
-            _short(each["backfill_id"]),
-            "–" if first is None else moment(first, each["timezone"]),
-            f"{each['runs']:,}",
-            cell(each["state"]),
-            duration(each["seconds"]),
-            _short(each["host"]),
+            str(each.id),
+            _short(each.backfill_id),
+            "–" if first is None else moment(first, each.timezone),
+            f"{each.runs:,}",
+            cell(each.state),
+            duration(each.seconds),
+            _short(each.host),
         )
     return _counted(table, live - min(most, len(attempts)), "attempts")
 
 
-def _hosts(hosts: Sequence[Document]) -> RenderableType:
+def _hosts(hosts: Sequence[Host]) -> RenderableType:
     if not hosts:
         return Text("no run-starter is alive: nothing starts", "red")
     table = _table("host", "pool", "busy", "warm", "cold", "its drivers", shrink=("host", "its drivers"))
     for each in hosts:
-        note = each["note"] or ("" if each["alive"] else "dead")
-        seats = (str(each[kind]) for kind in ("busy", "warm", "cold"))
-        table.add_row(_short(each["name"]), _short(each["pool"]), *seats, _short(note))
+        note = each.note or ("" if each.alive else "dead")
+        seats = (str(number) for number in (each.busy, each.warm, each.cold))
+        table.add_row(_short(each.name), _short(each.pool), *seats, _short(note))
     return table

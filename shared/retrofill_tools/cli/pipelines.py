@@ -27,12 +27,9 @@ from retrofill_tools.cli.output import cell, duration, print_facts, print_json, 
 from retrofill_tools.cli.pools import warn_of_unserved
 from retrofill_tools.cli.reading import packed, read_source
 from retrofill_tools.cli.targets import check_targets
-from retrofill_tools.client import listed
-from retrofill_tools.client import read as reads
-from retrofill_tools.client.ask import ask
-from retrofill_tools.client.backfill_facts import batch_size
 from retrofill_tools.client.connect import load_settings, reading
-from retrofill_tools.client.pipeline_facts import find_pipeline, pipeline_as_json
+from retrofill_tools.client.kafka import ask
+from retrofill_tools.client.pipelines import applied_pipelines, find_pipeline, last_applied_at, pipeline_as_json
 
 # What a definition names by its content.
 HASHES = ("code", "environment")
@@ -136,31 +133,22 @@ def _changed_schedule(result: dict[str, Any]) -> str:
 def list_(as_json: AsJson = False) -> None:
     """List the applied pipelines."""
     with reading(load_settings()) as conn:
-        rows = reads.pipelines(conn)
+        found = applied_pipelines(conn)
     if as_json:
-        return print_json(listed.pipelines(rows))
+        return print_json(found)
     columns = ["name", "schedule", "time zone", "batch", "tasks", "active", "applied (UTC)"]
     return print_table(
         columns,
         [
             [
-                row["name"],
-                row["definition"]["schedule"],
-                row["definition"]["timezone"],
-                _batch(row["definition"]),
-                len(row["definition"]["tasks"]),
-                row["active_backfills"],
-                row["applied_at"],
+                *(each.name, each.schedule, each.timezone),
+                str(each.batch_size) if each.batch_mode == "each" else f"{each.batch_size}, {each.batch_mode}",
+                *(len(each.tasks), each.active_backfills, each.applied_at),
             ]
-            for row in rows
+            for each in found
         ],
         empty="no pipelines yet: retrofill pipelines apply FILE",
     )
-
-
-def _batch(definition: dict[str, Any]) -> str:
-    size, mode = batch_size(definition), definition.get("batch_mode", "each")
-    return str(size) if mode == "each" else f"{size}, {mode}"
 
 
 @group.command()
@@ -173,7 +161,7 @@ def show(
     """Show one pipeline: its schedule, tasks, deadlines and code."""
     with reading(load_settings()) as conn:
         definition = find_pipeline(conn, name).definition
-        applied_at = reads.applied_at(conn, name)
+        applied_at = last_applied_at(conn, name)
     if as_json:
         return print_json(pipeline_as_json(definition, applied_at))
     return _print_pipeline(definition, applied_at)

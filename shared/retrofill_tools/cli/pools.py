@@ -12,8 +12,7 @@ from retrofill_core.settings import NotConfigured, Settings
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import harmless, print_json, print_table
 from retrofill_tools.client.connect import load_settings, reading
-from retrofill_tools.client.pools import summary, why_unserved
-from retrofill_tools.client.read_hosts import hosts, pools_of_pipelines
+from retrofill_tools.client.hosts import find_hosts, pools_of, pools_of_pipelines, why_unserved
 
 group = typer.Typer(name="pools", help="Show pools of drivers.", no_args_is_help=True)
 
@@ -26,18 +25,18 @@ def register(app: typer.Typer) -> None:
 def list_(as_json: AsJson = False) -> None:
     """List the pools that are served or used, with hosts, seats and versions."""
     with reading(load_settings()) as conn:
-        found = summary(hosts(conn), pools_of_pipelines(conn))
+        found = pools_of(find_hosts(conn), pools_of_pipelines(conn))
     if as_json:
         return print_json(found)
     return print_table(
         ["pool", "hosts", "slots", "free", "Python", "Spark", "pipelines"],
         [
             [
-                each["pool"],
-                each["hosts"] or "nobody serves it",
-                *(each["slots"], each["free"]),
-                *(", ".join(each[kind]) or "-" for kind in ("python", "spark")),
-                each["pipelines"],
+                each.pool,
+                each.hosts or "nobody serves it",
+                *(each.slots, each.free),
+                *(", ".join(versions) or "-" for versions in (each.python, each.spark)),
+                each.pipelines,
             ]
             for each in found
         ],

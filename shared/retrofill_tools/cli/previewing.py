@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from retrofill_core.domain.planning import Plan
 from retrofill_tools.cli.output import counts, moment, print_table, print_text
-from retrofill_tools.client.previewing import DoneByOthers, Preview, stretches
+from retrofill_tools.client.previews import DoneByOthers, Preview, stretches
 
 
 def print_plan(found: Preview) -> None:

@@ -9,21 +9,20 @@ from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
-from sqlalchemy import Engine, RowMapping
+from sqlalchemy import Engine
 
 from retrofill.attempt_logs.marks import Part
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import configure_masking
-from retrofill.states.attempt import LIVE
+from retrofill.states.attempt import LIVE, AttemptOutcome
 from retrofill_core.settings import Settings
 from retrofill_tools.cli.completion import backfill_ids
 from retrofill_tools.cli.finding import find_attempt
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import harmless, moment, print_json
-from retrofill_tools.client import read_runs
-from retrofill_tools.client.attempt_log import NoLog, find_log
+from retrofill_tools.client import attempts
+from retrofill_tools.client.attempts import Attempt, NoLog, Source, find_log, lines
 from retrofill_tools.client.connect import load_settings, reading_engine, snapshot
-from retrofill_tools.client.logs import Source, lines
 
 POLL_SECONDS = 0.5
 
@@ -52,13 +51,13 @@ def logs(
         with snapshot(engine) as conn:
             attempt, part = find_attempt(conn, target, day)
         source = _source(settings, engine, attempt, wait=follow)
-        goes_on = _until_ended(engine, attempt["id"]) if follow else lambda: False
-        found = _of_run(_readable(lines(source, goes_on), attempt["id"]), None if part is None else part["id"])
+        goes_on = _until_ended(engine, attempt.id) if follow else lambda: False
+        found = _of_run(_readable(lines(source, goes_on), attempt.id), None if part is None else part.id)
         if as_json:
-            return print_json({"attempt": dict(attempt), "run_id": part and part["id"], "lines": list(found)})
+            return print_json({"attempt": attempt, "run_id": part and part.id, "lines": list(found)})
         _print(found)
         with snapshot(engine) as conn:
-            _print_end(read_runs.one_attempt(conn, attempt["id"]))
+            _print_end(attempts.find_attempt(conn, attempt.id))
     return None
 
 
@@ -78,13 +77,13 @@ def _until_ended(engine: Engine, id: int) -> Callable[[], bool]:
     def goes_on() -> bool:
         time.sleep(POLL_SECONDS)
         with snapshot(engine) as conn:
-            row = read_runs.one_attempt(conn, id)
-        return row is not None and row["state"] in LIVE
+            row = attempts.find_attempt(conn, id)
+        return row is not None and row.state in LIVE
 
     return goes_on
 
 
-def _source(settings: Settings, engine: Engine, attempt: RowMapping, *, wait: bool) -> Source:
+def _source(settings: Settings, engine: Engine, attempt: Attempt, *, wait: bool) -> Source:
     """Where the log is. With ``wait``, one of a live attempt may still begin. Raises ``NoLog``."""
     while True:
         try:
@@ -107,10 +106,10 @@ def _print(found: Iterator[str]) -> None:
         raise typer.Exit from None
 
 
-def _print_end(attempt: RowMapping | None) -> None:
+def _print_end(attempt: Attempt | None) -> None:
     """Say how the attempt ended if its log does not."""
-    if attempt is None or attempt["outcome"] in (None, "done"):
+    if attempt is None or attempt.ended_at is None or attempt.outcome == AttemptOutcome.DONE:
         return
-    why = f": {attempt['reason']}" if attempt["reason"] else ""
-    line = f"attempt {attempt['id']} ended {attempt['outcome']} at {moment(attempt['ended_at'])} (UTC){why}"
+    why = f": {attempt.reason}" if attempt.reason else ""
+    line = f"attempt {attempt.id} ended {attempt.outcome} at {moment(attempt.ended_at)} (UTC){why}"
     typer.echo(harmless(line), err=True)

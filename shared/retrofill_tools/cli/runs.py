@@ -24,11 +24,10 @@ from retrofill_tools.cli.arguments import Dates, read_bound, read_dates
 from retrofill_tools.cli.completion import backfill_ids
 from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
 from retrofill_tools.cli.output import moment, print_json, print_table, print_text
-from retrofill_tools.client import listed
-from retrofill_tools.client import read as reads
-from retrofill_tools.client.ask import ask
-from retrofill_tools.client.backfill_facts import existing
+from retrofill_tools.client.backfills import find_backfill
 from retrofill_tools.client.connect import load_settings, reading
+from retrofill_tools.client.kafka import ask
+from retrofill_tools.client.runs import find_runs
 
 group = typer.Typer(
     name="runs", help="List, show, retry and cancel single runs, and read their logs.", no_args_is_help=True
@@ -52,23 +51,22 @@ def list_(
 ) -> None:
     """List the runs of a backfill, in the order of their intervals."""
     with reading(load_settings()) as conn:
-        row = existing(conn, backfill)
-        rows = reads.runs(conn, backfill, state or [], limit)
+        zone = find_backfill(conn, backfill).definition.timezone
+        found = find_runs(conn, backfill, state or [], limit)
     if as_json:
-        return print_json(listed.runs(rows))
-    zone = row["definition"].get("timezone", "UTC")
+        return print_json(found)
     return print_table(
         ["run", f"interval ({zone})", "state", "begun", "started (UTC)", "finished (UTC)"],
         [
             [
-                str(each["id"]),
-                moment(each["interval_start"], zone),
-                each["state"] if each["superseded_by"] is None else f"{each['state']}, retried",
-                each["attempt"],
-                each["started_at"],
-                each["finished_at"],
+                str(each.id),
+                moment(each.interval_start, zone),
+                each.state if each.superseded_by is None else f"{each.state}, retried",
+                each.attempt,
+                each.started_at,
+                each.finished_at,
             ]
-            for each in rows
+            for each in found
         ],
         empty="no runs",
         keep=["run", "state", "begun"],

@@ -19,7 +19,7 @@ from retrofill_core.contract.topics import SERVICES
 from retrofill_tools.cli import hosts, pools
 from retrofill_tools.cli.output import print_json
 from retrofill_tools.client.connect import checked_settings
-from retrofill_tools.client.pools import unserved
+from retrofill_tools.client.hosts import unserved
 
 if TYPE_CHECKING:
     from retrofill_tools.stack.stack import Stack, Status
@@ -95,12 +95,12 @@ def status(as_json: Json = False) -> None:
     found = stack.status()
     there, served = hosts.known() if any(part.state == "running" for part in found.parts) else ([], [])
     if as_json:
-        print_json(_document(found) | {"hosts": [dict(row) for row in there], "pools": served})
+        print_json(_document(found) | {"hosts": there, "pools": served})
     else:
         _show(found)
         if there:
             hosts.print_hosts(there)
-            pools.warn(unserved(each["pool"]) for each in served if not each["hosts"])
+            pools.warn(unserved(each.pool) for each in served if not each.hosts)
     if any(part.state in BROKEN for part in found.parts):
         raise typer.Exit(1)
 

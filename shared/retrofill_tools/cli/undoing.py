@@ -16,9 +16,8 @@ from retrofill_core.store.undo_plans import plan_undo, stored_undo
 from retrofill_tools.cli.arguments import read_bound
 from retrofill_tools.cli.output import counts, print_json, print_text
 from retrofill_tools.cli.previewing import print_stretches
-from retrofill_tools.client.connect import load_settings, reading
-from retrofill_tools.client.previewing import stretches_as_json
-from retrofill_tools.client.who import local_user
+from retrofill_tools.client.connect import load_settings, local_user, reading
+from retrofill_tools.client.previews import stretches_as_json
 
 WILL_UNDO = "undo"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,10 +26,9 @@ from retrofill_core.domain.run import MACHINE as RUN_MACHINE
 from retrofill_core.settings import Settings
 from retrofill_core.store.backfills import run_counts
 from retrofill_core.store.clock import database_now
-from retrofill_core.store.progress import estimates
 from retrofill_tools.cli.estimating import left
 from retrofill_tools.cli.output import STATE_STYLES, console, counts
-from retrofill_tools.client.backfill_facts import existing
+from retrofill_tools.client.backfills import expected_end, find_backfill
 from retrofill_tools.client.connect import reading_engine, snapshot
 from retrofill_tools.client.kafka import content, ends_of, homes_of, reading_topics
 
@@ -55,7 +54,7 @@ class Progress:
     pipeline: str
     state: str
     runs: int
-    by_state: dict[str, int]
+    by_state: Mapping[str, int]
     at: datetime
     estimate: Estimate | None = None
 
@@ -100,10 +99,9 @@ _through_outages = retry(
 def read_progress(engine: Engine, id: str) -> Progress:
     """Read a backfill's progress. Raises ``NotThere`` if it does not exist."""
     with snapshot(engine) as conn:
-        row = existing(conn, id)
+        of = find_backfill(conn, id)
         by_state, now = run_counts(conn, id), database_now(conn)
-        found = estimates(conn, [row], {id: by_state}, now).get(id)
-        return Progress(id, row["pipeline"], row["state"], row["runs"], by_state, now, found)
+        return Progress(id, of.pipeline, of.state, of.runs, by_state, now, expected_end(conn, of, by_state, now))
 
 
 def watch(settings: Settings, id: str, *, quiet: bool = False) -> Progress:
