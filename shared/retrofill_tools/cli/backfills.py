@@ -27,15 +27,11 @@ from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.settings import Settings
-from retrofill_tools.cli import estimating, pools
 from retrofill_tools.cli.arguments import BUDGET, BackfillOptions, read_budget, takes_backfill_options
-from retrofill_tools.cli.comparing import compare
-from retrofill_tools.cli.completion import backfill_ids
-from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
-from retrofill_tools.cli.output import counts, moment, print_json, print_table, print_text
-from retrofill_tools.cli.previewing import print_plan
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit, backfill_ids
+from retrofill_tools.cli.output import counts, expectation, moment, print_json, print_table, print_text, warn
+from retrofill_tools.cli.previewing import compare, preview_undo, print_plan, undo_request
 from retrofill_tools.cli.showing import print_backfill
-from retrofill_tools.cli.undoing import preview_undo, undo_request
 from retrofill_tools.cli.watching import Progress, watch
 from retrofill_tools.client.backfills import BackfillSummary, describe_backfill, find_backfill, find_backfills
 from retrofill_tools.client.connect import load_settings, local_user, reading
@@ -51,10 +47,6 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id.", auto
 Watch = Annotated[
     bool, typer.Option("--watch", help="Show progress until the backfill ends; exit status 1 unless it succeeds.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    app.add_typer(group)
 
 
 @group.command()
@@ -81,9 +73,9 @@ def dry_run(options: BackfillOptions, as_json: AsJson = False) -> None:
     if isinstance(found, Refusal):
         raise UserError(found.rejection.message)
     if not as_json:
-        pools.warn([] if found.pool_wait is None else [found.pool_wait])
+        warn([] if found.pool_wait is None else [found.pool_wait])
         print_plan(found)
-        print_text(estimating.line(found.expected))
+        print_text(expectation(found.expected))
 
 
 @group.command("list")
@@ -218,7 +210,7 @@ def retry(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_
     if again is None:
         return _command(id, RunRetryRequested(all_failed=True), watch, timeout, as_json)
     if again.note is not None:
-        pools.warn([again.note])
+        warn([again.note])
     return _command(str(uuid.uuid4()), again.request, watch, timeout, as_json)
 
 

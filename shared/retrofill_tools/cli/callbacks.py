@@ -22,10 +22,6 @@ from retrofill_tools.client.kafka import ask
 group = typer.Typer(name="callbacks", help="List, show and replay callbacks.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(group)
-
-
 @group.command("list")
 def list_(
     state: Annotated[CallbackState | None, typer.Option(help="Only callbacks in this state.")] = None,

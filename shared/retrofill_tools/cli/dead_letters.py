@@ -27,10 +27,6 @@ group = typer.Typer(
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(group)
-
-
 @group.command("list")
 def list_(limit: Limit = 50, as_json: AsJson = False) -> None:
     """List dead letters, newest first."""

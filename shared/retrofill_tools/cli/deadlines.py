@@ -23,10 +23,6 @@ from retrofill_tools.client.kafka import follow
 group = typer.Typer(name="deadlines", help="List and show deadlines, watch misses.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(group)
-
-
 @group.command("list")
 def list_(
     state: Annotated[DeadlineState | None, typer.Option(help="Only deadlines in this state.")] = None,

@@ -18,31 +18,29 @@ REFUSED = 1
 INTERRUPTED = 130
 STATUS = {WrongUsage: 2, Interrupted: INTERRUPTED}
 
-# Modules of commands in this package and the commands that each registers, in the order of the help.
-MODULES = {
-    "stack": ("up", "down", "status", "logs", "service"),
-    "console": ("console",),
-    "hosts": ("hosts",),
-    "init": ("init",),
-    "recover": ("recover",),
-    "purge": ("purge",),
-    "config": ("config",),
-    "pipelines": ("pipelines",),
-    "places": ("places",),
-    "pools": ("pools",),
-    "backfills": ("backfill",),
-    "runs": ("runs",),
-    "intervals": ("intervals",),
-    "deadlines": ("deadlines",),
-    "callbacks": ("callbacks",),
-    "dead_letters": ("dead-letters",),
-    "overview": ("watch",),
-    "completion": ("completion",),
+# Where each command or group is in this package, in the order of the help.
+COMMANDS = {
+    **{name: f"stack:{name}" for name in ("up", "down", "status", "logs", "service", "console")},
+    "hosts": "hosts:list_hosts",
+    **{name: f"installation:{name}" for name in ("init", "recover")},
+    "purge": "purge:purge",
+    "config": "installation:config",
+    "pipelines": "pipelines:group",
+    "places": "places:group",
+    "pools": "hosts:pools",
+    "backfill": "backfills:group",
+    "runs": "runs:group",
+    "intervals": "runs:intervals",
+    "deadlines": "deadlines:group",
+    "callbacks": "callbacks:group",
+    "dead-letters": "dead_letters:group",
+    "watch": "watching:watch_all",
+    "completion": "options:completion",
 }
 
 
 def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The commands that these arguments need: a group's imports take longer than most commands.
+    """The command that these arguments need: the imports of the others take longer than most commands.
 
     All of them, unless the first argument is a command's name or ``--version``.
     """
@@ -54,16 +52,20 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(options)
-    for module in _needed(arguments):
-        import_module(f"retrofill_tools.cli.{module}").register(app)
+    for name in _needed(arguments):
+        module, _, attribute = COMMANDS[name].partition(":")
+        found = getattr(import_module(f"retrofill_tools.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found)
+        else:
+            app.command(name)(found)
     return app
 
 
 def _needed(arguments: Sequence[str]) -> Sequence[str]:
     if list(arguments) == ["--version"]:
         return ()
-    named = [module for module, commands in MODULES.items() if arguments and arguments[0] in commands]
-    return named or tuple(MODULES)
+    return [arguments[0]] if arguments and arguments[0] in COMMANDS else list(COMMANDS)
 
 
 def _print_version(wanted: bool) -> None:

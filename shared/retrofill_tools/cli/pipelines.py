@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_conf
 from retrofill.sdk.duration import written
+from retrofill_core.contract.explain import explain
 from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, is_own
 from retrofill_core.domain.batch_size import target_seconds
+from retrofill_core.domain.environment import PackedEnvironment
 from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.target import FunctionCall, Target, TopicMessage, WebhookCall
+from retrofill_core.driver_package import inspecting
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import CannotArchive, archive_of
 from retrofill_core.user_code.open_store import open_store
 from retrofill_core.user_code.source import Source
 from retrofill_core.user_code.store import CodeStoreFails
-from retrofill_tools.cli.completion import pipeline_names
-from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
+from retrofill_tools.cli.hosts import warn_of_unserved
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, TimeLimit, pipeline_names
 from retrofill_tools.cli.output import cell, duration, print_facts, print_json, print_table, print_text
-from retrofill_tools.cli.pools import warn_of_unserved
-from retrofill_tools.cli.reading import packed, read_source
-from retrofill_tools.cli.targets import check_targets
 from retrofill_tools.client.connect import load_settings, reading
 from retrofill_tools.client.kafka import ask
 from retrofill_tools.client.pipelines import applied_pipelines, find_pipeline, last_applied_at, pipeline_as_json
@@ -34,10 +39,6 @@ from retrofill_tools.client.pipelines import applied_pipelines, find_pipeline, l
 # What a definition names by its content.
 HASHES = ("code", "environment")
 group = typer.Typer(name="pipelines", help="Apply, list and show pipelines.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    app.add_typer(group)
 
 
 @group.command()
@@ -253,3 +254,129 @@ def ship(settings: Settings, source: Source, include: Sequence[Path]) -> list[Pi
         raise UserError(str(e)) from e
     shipped = {"sha256": archive.sha256, "root": str(source.root)}
     return [each.model_copy(update={"code": each.code.model_copy(update=shipped)}) for each in source.definitions]
+
+
+def packed(requirements: Path, settings: Settings, python: str | None) -> PackedEnvironment:
+    """The environment of a requirements file, which the code store has. Raises ``UserError``."""
+    # Imported here: few need it.
+    from retrofill_core.user_code.packing import pack
+
+    return pack(settings, requirements, python, lambda line: typer.echo(f"retrofill: {line}", err=True))
+
+
+def read_source(
+    source: str, settings: Settings, python: str | None, environment: PackedEnvironment | None = None
+) -> Source:
+    """The pipelines of a file or module, as data.
+
+    They are read by the interpreter ``python``, in the environment if there is one. Raises
+    ``UserError``.
+    """
+    # Only this command imports user code.
+    from retrofill.user_code.loading import PipelineFileError
+    from retrofill_core.user_code.source import read_here, read_with
+
+    try:
+        if environment is not None:
+            python = unpacked(environment, settings, python)
+        return read_here(source) if python is None else read_with(python, inspecting(settings.home), source)
+    except PipelineFileError as e:
+        raise UserError(str(e)) from e
+    except ValidationError as e:
+        raise UserError(f"{source}: {explain(e)}") from e
+    except OSError as e:
+        raise UserError(f"{settings.home} cannot be written: {e.strerror}: set RETROFILL_HOME") from e
+
+
+def unpacked(environment: PackedEnvironment, settings: Settings, python: str | None) -> str:
+    """The interpreter of an environment on this machine, which unpacks it once. Raises ``UserError``."""
+    from retrofill_core.user_code.environments import Environments, Packed
+    from retrofill_core.user_code.store import CodeUnavailable
+
+    try:
+        found = Environments(settings, python or sys.executable).unpack(Packed(environment.sha256, environment.python))
+    except CodeUnavailable as e:
+        raise UserError(str(e)) from e
+    return found.python
+
+
+def check_targets(definition: PipelineDefinition, settings: Settings) -> None:
+    """Raises ``UserError`` for the first callback that cannot be called."""
+    for where, target, kwargs in _calls(definition):
+        try:
+            check_target(target, settings, kwargs)
+        except ValueError as e:
+            raise UserError(f"{definition.name}: {where}: {e}") from e
+
+
+def _calls(definition: PipelineDefinition) -> Iterator[tuple[str, Target, Mapping[str, Any]]]:
+    for alert in definition.deadlines:
+        if alert.callback is not None:
+            yield f"deadline {alert.name!r}", alert.callback, alert.kwargs
+    for occasion, rules in definition.rules.items():
+        for rule in rules:
+            yield f"on_{occasion}", rule.callback, rule.kwargs
+
+
+def check_target(target: Target, settings: Settings, kwargs: Mapping[str, Any] | None = None) -> None:
+    """Raises ``ValueError`` if ``target`` is not allowed or does not accept the kwargs."""
+    match target:
+        case FunctionCall(name=name):
+            if name not in settings.callbacks:
+                raise ValueError(
+                    f"there is no callback {name!r}; RETROFILL_CALLBACKS has: {_names(settings.callbacks)}"
+                )
+            _check_call(name, settings.callbacks[name], kwargs or {})
+        case WebhookCall(secret=secret, routing_key=key):
+            if secret not in settings.webhook_secrets:
+                known = _names(settings.webhook_secrets)
+                raise ValueError(f"there is no webhook secret {secret!r}; RETROFILL_WEBHOOK_SECRETS has: {known}")
+            if key is not None and key not in settings.pagerduty_keys:
+                known = _names(settings.pagerduty_keys)
+                raise ValueError(f"there is no routing key {key!r}; RETROFILL_PAGERDUTY_KEYS has: {known}")
+        case TopicMessage(topic=topic):
+            if is_own(topic, settings.topic_prefix):
+                raise ValueError(f"the topic {topic!r} is one of Retrofill's own: use a topic of yours")
+
+
+def _check_call(name: str, place: str, kwargs: Mapping[str, Any]) -> None:
+    function = _function(place)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some C functions have no signature
+        return
+    try:
+        given = dict(kwargs)
+        parameter = signature.parameters.get("context")
+        if parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            given.setdefault("context", {})
+        signature.bind(**given)
+    except TypeError as e:
+        raise ValueError(
+            f"the callback {name!r} ({place}) does not accept these kwargs: {e}; it takes {_takes(signature)}"
+        ) from e
+
+
+def _function(place: str) -> Callable[..., Any]:
+    # As in the process that calls it, modules in the working directory can be imported.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    module, _, path = place.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except Exception as e:
+        raise ValueError(f"the callback {place} cannot be imported: {type(e).__name__}: {e}") from e
+    if not callable(found):
+        raise ValueError(f"{place} is not a function but of type {type(found).__name__}")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _takes(signature: inspect.Signature) -> str:
+    return ", ".join(str(p) for name, p in signature.parameters.items() if name != "context") or "nothing"
+
+
+def _names(known: dict[str, Any]) -> str:
+    return ", ".join(sorted(known)) or "none"

@@ -31,10 +31,6 @@ MOST = timedelta(days=36_500)
 LINE_SECONDS = 5.0
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(purge)
-
-
 def purge(
     older_than: Annotated[
         str, typer.Option(metavar="TIME", help="Only backfills that ended this long ago, like 90d; at least 1d.")

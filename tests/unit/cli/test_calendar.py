@@ -8,7 +8,7 @@ from io import StringIO
 from rich.console import Console
 
 from retrofill_core.domain.run import MACHINE
-from retrofill_tools.cli.calendar import KINDS, kind_of, render
+from retrofill_tools.cli.showing import KINDS, calendar_lines, kind_of
 from retrofill_tools.client.intervals import Calendar, Cell
 
 
@@ -18,7 +18,7 @@ def day(year: int, month: int, number: int, **by_state: int) -> Cell:
 
 def shown(unit: str, cells: list[Cell], *, colored: bool = False) -> list[str]:
     out = Console(width=80, file=StringIO(), force_terminal=colored, color_system="truecolor" if colored else None)
-    for line in render(Calendar(unit, cells), colored=colored):
+    for line in calendar_lines(Calendar(unit, cells), colored=colored):
         out.print(line)
     return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
@@ -65,4 +65,4 @@ def test_colors_tell_the_states_apart_and_fit_80_columns() -> None:
 def test_every_state_of_a_run_is_shown() -> None:
     for state in MACHINE.states:
         assert state in kind_of({state: 1})[3]
-    assert render(Calendar("day", []), colored=True) == []
+    assert calendar_lines(Calendar("day", []), colored=True) == []

@@ -13,9 +13,8 @@ from retrofill.errors import WrongUsage
 from retrofill_core.domain.budget import Budget
 from retrofill_core.domain.estimate import Estimate
 from retrofill_tools.cli.arguments import read_budget
-from retrofill_tools.cli.estimating import cost
-from retrofill_tools.cli.estimating import line as preview_line
-from retrofill_tools.cli.output import cell, counts, duration, moment
+from retrofill_tools.cli.output import cell, cost, counts, duration, moment
+from retrofill_tools.cli.output import expectation as preview_line
 from retrofill_tools.cli.watching import Progress, Speed, line, render
 from retrofill_tools.client.backfills import TimeLeft, missing
 from retrofill_tools.client.previews import NO_HISTORY, Expectation, equal_stretches

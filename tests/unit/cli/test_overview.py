@@ -7,7 +7,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from retrofill_tools.cli.overview import Overview, render
+from retrofill_tools.cli.watching import Overview, render_all
 from retrofill_tools.client.attempts import LiveAttempt
 from retrofill_tools.client.backfills import ActiveBackfill
 from retrofill_tools.client.hosts import Host
@@ -69,7 +69,7 @@ def screen(backfills: int, attempts: int, hosts: int = 1, height: int = 24, more
         attempts=[attempt(n) for n in range(attempts)],
         hosts=[HOST] * hosts,
     )
-    out.print(render(found, {}, out))
+    out.print(render_all(found, {}, out))
     return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 

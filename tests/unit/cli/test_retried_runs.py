@@ -15,7 +15,7 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import retries
 from retrofill_core.store import tables as t
 from retrofill_core.store.clock import database_now
-from retrofill_tools.cli.finding import find_attempt
+from retrofill_tools.cli.one_run import find_attempt
 from retrofill_tools.client.attempts import live_attempts
 from retrofill_tools.client.backfills import active_backfills
 from retrofill_tools.client.runs import Run, attempts_of, find_run, runs_of_dates

@@ -12,9 +12,8 @@ import pytest
 from retrofill.errors import WrongUsage
 from retrofill_core.attempt_logs.files import Position
 from retrofill_core.settings import Settings
-from retrofill_tools.cli.finding import bounds
+from retrofill_tools.cli.one_run import _print_log, bounds
 from retrofill_tools.cli.output import print_facts, print_text
-from retrofill_tools.cli.run_logs import _print
 from retrofill_tools.client import attempts
 from retrofill_tools.client.attempts import Attempt, NoLog, Unreachable, lines, why_no_log
 
@@ -82,7 +81,7 @@ def test_a_log_does_nothing_to_the_terminal_and_a_file_gets_all_of_it(monkeypatc
         (io.StringIO(), line + "\n"),
     ):
         monkeypatch.setattr("sys.stdout", stream)
-        _print(iter([line]))
+        _print_log(iter([line]))
         assert stream.getvalue() == expected
 
 
