@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from retrofill.attempt_logs.marks import Part
 from retrofill.errors import NotThere, UserError
 from retrofill.states.attempt import LIVE, AttemptMode
-from retrofill_console.api.parameters import number
+from retrofill_console.api.inputs import number
 from retrofill_console.console import Console
 from retrofill_console.live.events import STREAM, message
 from retrofill_tools.client.attempts import Attempt, NoLog, Source, Tail, find_attempt, find_log

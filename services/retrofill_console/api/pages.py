@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 
 from retrofill.errors import NotThere
-from retrofill_console.api.parameters import filters, limit, number, states
+from retrofill_console.api.inputs import filters, limit, number, states
 from retrofill_console.console import Console
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState

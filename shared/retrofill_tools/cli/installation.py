@@ -18,13 +18,11 @@ from retrofill_core.contract.topics import CLI_CLIENT
 from retrofill_core.settings import Settings
 from retrofill_core.store.engine import make_engine
 from retrofill_core.store.installation import LimitsMissing, SchemaTooOld, check_schema, read_installation
-from retrofill_tools.admin.database import InstallationDiffers, PostgresTooOld
-from retrofill_tools.admin.init import initialize
+from retrofill_tools.admin.access import NoAuthorizer
+from retrofill_tools.admin.init import InstallationDiffers, PostgresTooOld, initialize
 from retrofill_tools.admin.recovery import Found, find
 from retrofill_tools.admin.recovery import recover as go_on
-from retrofill_tools.admin.topic_settings import compare_topics
-from retrofill_tools.admin.topics import TopicsDiffer
-from retrofill_tools.admin.users import NoAuthorizer
+from retrofill_tools.admin.topics import TopicsDiffer, compare_topics
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import print_json, print_text
 from retrofill_tools.client.connect import checked_settings, load_settings

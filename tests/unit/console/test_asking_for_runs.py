@@ -11,7 +11,7 @@ import pytest
 from retrofill.errors import UserError
 from retrofill_console.answers import Refused
 from retrofill_console.api import requests
-from retrofill_console.api.bodies import NamedRuns
+from retrofill_console.api.inputs import NamedRuns
 from retrofill_console.api.requests import CANCELLABLE, cancel_runs
 from retrofill_core.contract.backfills import BackfillCommandRejected, RunCancelRequested
 from retrofill_core.domain.run import UNFINISHED, RunState
