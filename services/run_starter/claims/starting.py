@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import RowMapping
-
 from retrofill.states.attempt import EXECUTES, AttemptMode
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Conflict
@@ -23,8 +21,9 @@ from retrofill_core.store.launches import Earlier, accepted_of
 from retrofill_core.store.launches import earlier as earlier_attempts
 from retrofill_core.store.launches import publishers as publisher_attempts
 from retrofill_core.store.launches import unpublished as unpublished_attempts
+from retrofill_core.store.rows import Backfill, Run, present
 from retrofill_core.store.transition import Plus
-from run_starter.announcing import publishing
+from run_starter.announcing import facts, publishing
 from run_starter.executors import LaunchRequest
 from run_starter.host.launching import Launching, accepted_attempts, code_of, tries_used
 from run_starter.memory import LEASES_KEY
@@ -36,15 +35,17 @@ class Wanted:
     """An attempt to start, in a slot of its backfill, one of its pipeline, and a seat.
 
     ``suspect_server``: the pool in which its runs are retried alone, if drivers share its Spark server.
+    ``accepted_code``: of a publisher, where the code is of the attempt that staged what it publishes.
     """
 
-    backfill: RowMapping
+    backfill: Backfill
     mode: AttemptMode
-    runs: Sequence[RowMapping]
+    runs: Sequence[Run]
     slot: int
     pipeline_slot: int
     seat: Seat
     suspect_server: str | None = None
+    accepted_code: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,11 @@ class Starting:
         now = database_now(tx.conn)
         lease = self.launching.lease_seconds
         definitions = self.launching.definitions_now(tx, [each.backfill for each in wanted])
-        of_each = [_definition(each, definitions[each.backfill["id"]]) for each in wanted]
+        of_each = [_definition(each, definitions[each.backfill.id]) for each in wanted]
         new = [_new(each, definition) for each, definition in zip(wanted, of_each, strict=True)]
-        again = [(each.backfill["id"], each.runs) for each in wanted if _is_repeated(each)]
+        again = [(each.backfill.id, each.runs) for each in wanted if _is_repeated(each)]
         earlier, unpublished = earlier_attempts(tx.conn, again), unpublished_attempts(tx.conn, again)
-        accepted = [(each.backfill["id"], each.runs) for each in wanted if each.mode == AttemptMode.PUBLISH]
+        accepted = [(each.backfill.id, each.runs) for each in wanted if each.mode == AttemptMode.PUBLISH]
         publishers = publisher_attempts(tx.conn, accepted)
         tries = tries_used(tx.conn, [(definitions[id], runs) for id, runs in again])
         siblings = accepted_of(tx.conn, accepted_attempts((each.mode, each.runs) for each in wanted))
@@ -87,9 +88,9 @@ class Starting:
                 each.mode,
                 each.runs,
                 definition,
-                earlier=[one.id for one in earlier if one.has_any(each.backfill["id"], each.runs)],
+                earlier=[one.id for one in earlier if one.has_any(each.backfill.id, each.runs)],
                 tries=tries,
-                unpublished=[one.id for one in unpublished if one.has_any(each.backfill["id"], each.runs)],
+                unpublished=[one.id for one in unpublished if one.has_any(each.backfill.id, each.runs)],
                 **(_of_publisher(each, publishers, siblings) if each.mode == AttemptMode.PUBLISH else {}),
             )
             for id, each, definition in claimed
@@ -110,17 +111,14 @@ class Starting:
             ((AttemptMode.PUBLISH,), RunState.PUBLISHING, RunState.STAGED, {"publication": Plus(1)}),
         ):
             given = [
-                {"id": row["id"], "attempt_id": id}
-                for id, each, _ in claimed
-                if each.mode in modes
-                for row in each.runs
+                {"id": row.id, "attempt_id": id} for id, each, _ in claimed if each.mode in modes for row in each.runs
             ]
             if runs.move(tx.conn, to, given, values, from_states=[before], guard=()) != len(given):
                 raise Conflict(f"a {before} run was changed by another transaction")
         for _, each, _ in claimed:
             if each.mode == AttemptMode.PUBLISH:
                 for row in each.runs:
-                    publishing(tx, row, each.backfill["pipeline"], now, row["publication"] + 1)
+                    publishing(tx, facts(row, each.backfill.pipeline, now), row.folders, row.publication + 1)
 
     def _launch(self, launches: Sequence[LaunchRequest]) -> None:
         metrics.RUNS_CLAIMED.inc(sum(len(each.runs) for each in launches))
@@ -129,12 +127,12 @@ class Starting:
 
 
 def _of_publisher(
-    wanted: Wanted, publishers: Sequence[Earlier], accepted: Mapping[int, Sequence[RowMapping]]
+    wanted: Wanted, publishers: Sequence[Earlier], accepted: Mapping[int, Sequence[Run]]
 ) -> dict[str, Any]:
     """What the launch of a publisher has besides."""
     return {
-        "publishers": [each.id for each in publishers if each.has_any(wanted.backfill["id"], wanted.runs)],
-        "accepted": accepted.get(wanted.runs[0]["accepted_attempt"], ()),
+        "publishers": [each.id for each in publishers if each.has_any(wanted.backfill.id, wanted.runs)],
+        "accepted": accepted[present(wanted.runs[0].accepted_attempt)],
     }
 
 
@@ -142,18 +140,18 @@ def _definition(wanted: Wanted, definition: PipelineDefinition) -> PipelineDefin
     """The definition for an attempt. A publisher has the code, and with it the environment, of the accepted attempt."""
     if wanted.mode != AttemptMode.PUBLISH:
         return definition
-    code = code_of(wanted.runs[0]["accepted_code"])
+    code = code_of(wanted.accepted_code)
     return definition if code is None else definition.model_copy(update={"code": code})
 
 
 def _new(wanted: Wanted, definition: PipelineDefinition) -> attempts.NewAttempt:
     return attempts.NewAttempt(
-        wanted.backfill["id"],
-        wanted.backfill["pipeline_no"],
+        wanted.backfill.id,
+        wanted.backfill.pipeline_no,
         str(wanted.mode),
-        wanted.runs[0]["position"],
+        wanted.runs[0].position,
         # Of a publisher, some in between may have ended.
-        wanted.runs[-1]["position"] - wanted.runs[0]["position"] + 1,
+        wanted.runs[-1].position - wanted.runs[0].position + 1,
         wanted.slot,
         wanted.pipeline_slot,
         definition.code.model_dump(exclude_none=True),
@@ -166,4 +164,4 @@ def _new(wanted: Wanted, definition: PipelineDefinition) -> attempts.NewAttempt:
 
 def _is_repeated(wanted: Wanted) -> bool:
     """Whether a run was part of another attempt before. Publishers need no sessions."""
-    return wanted.mode in EXECUTES and any(row["attempt_id"] is not None for row in wanted.runs)
+    return wanted.mode in EXECUTES and any(row.attempt_id is not None for row in wanted.runs)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
-from sqlalchemy import Connection, Engine, RowMapping, select
+from sqlalchemy import Connection, Engine, select
 
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.clients import producer, reader
@@ -30,7 +30,7 @@ from retrofill_core.settings import Settings
 from retrofill_core.store import recovery as store
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.history import History, read_history
-from retrofill_core.store.outbox import Outgoing, unpack_headers
+from retrofill_core.store.outbox import Outgoing, Stored, unpack_headers
 from retrofill_core.store.relays import relays
 from retrofill_core.store.tables import installation
 
@@ -122,34 +122,34 @@ def _drop_published(conn: Connection, settings: Settings, package: str) -> int:
     rows = store.waiting(conn, package)
     if not rows:
         return 0
-    since = min(row["created_at"] for row in rows).timestamp() - CLOCK_SECONDS
-    published = read_ids(settings, {row["topic"] for row in rows}, max(0, int(since * 1000)))
-    duplicates = [row["id"] for row in rows if _identity(row, settings.partitions) in published[row["topic"]]]
+    since = min(row.created_at for row in rows).timestamp() - CLOCK_SECONDS
+    published = read_ids(settings, {row.topic for row in rows}, max(0, int(since * 1000)))
+    duplicates = [row.id for row in rows if _identity(row, settings.partitions) in published[row.topic]]
     store.drop(conn, package, duplicates)
     return len(duplicates)
 
 
-def _identity(row: RowMapping, partitions: int) -> bytes:
-    headers = dict(unpack_headers(row["headers"]))
-    return identity(place_of(row["key"], partitions), row["key"], row["value"], headers.get("ce_id"))
+def _identity(row: Stored, partitions: int) -> bytes:
+    headers = dict(unpack_headers(row.headers))
+    return identity(place_of(row.key, partitions), row.key, row.value, headers.get("ce_id"))
 
 
-def _lost(row: RowMapping, conn: Connection) -> list[Outgoing]:
+def _lost(row: store.Begun, conn: Connection) -> list[Outgoing]:
     """Events of an attempt that was given up, the same as for a lost driver."""
     facts = {
-        "backfill_id": row["backfill_id"],
-        "pipeline": row["pipeline"],
-        "run_id": row["id"],
-        "undoes_run_id": row["restores"],
-        "attempt": row["attempt"],
-        "interval_start": row["interval_start"],
-        "interval_end": row["interval_end"],
+        "backfill_id": row.backfill_id,
+        "pipeline": row.pipeline,
+        "run_id": row.id,
+        "undoes_run_id": row.restores,
+        "attempt": row.attempt,
+        "interval_start": row.interval_start,
+        "interval_end": row.interval_end,
         "at": database_now(conn),
     }
-    key = interval_key(row["pipeline"], row["interval_start"])
+    key = interval_key(row.pipeline, row.interval_start)
     lost = RunAttemptLost(**facts, state=RunState.QUEUED, counted=False)
-    events = [_outgoing(Topic.RUN_EVENTS, row["backfill_id"], lost)]
-    if row["restores"] is None:
+    events = [_outgoing(Topic.RUN_EVENTS, row.backfill_id, lost)]
+    if row.restores is None:
         events.append(_outgoing(Topic.INTERVAL_STATES, key, IntervalStateChanged(**facts, state="queued")))
     return events
 

@@ -8,22 +8,22 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, RowMapping, case, exists, func, select
+from sqlalchemy import Connection, case, exists, func, select
 
 from retrofill.errors import NotThere, stored_line
 from retrofill.states.attempt import AttemptState
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.batch_size import Size, next_size
-from retrofill_core.domain.budget import Budget
 from retrofill_core.domain.estimate import Estimate
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import MACHINE, RunState
-from retrofill_core.store import budgets, reviews
+from retrofill_core.store import budgets, reviews, rows
 from retrofill_core.store.backfills import run_counts
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.durations import recent
 from retrofill_core.store.pipelines import codes
 from retrofill_core.store.progress import costs, counts, estimates
+from retrofill_core.store.rows import columns_of
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import attempt, backfill, backfill_interval, backfill_request, host, run, seat
 from retrofill_tools.client.attempts import AttemptNotDone, attempts_not_done
@@ -38,36 +38,23 @@ ATTEMPTS = SUSPECTS = 10
 NOBODY = "no run-starter is alive: start one (retrofill up, retrofill service run-starter)"
 
 
-@dataclass(frozen=True)
-class Backfill:
-    """A backfill as it is stored. ``approvals``: ``None`` if it is not reviewed."""
+@dataclass(frozen=True, slots=True)
+class Backfill(rows.Backfill):
+    """A backfill as it is stored."""
 
-    id: str
-    pipeline_no: int
-    pipeline: str
-    state: str
-    range_start: datetime
-    range_end: datetime
-    runs: int
-    max_active_runs: int
-    batch_size: int | None
     reprocess_behavior: str
     run_backwards: bool
-    on_run_failure: str
-    conf: dict[str, Any]
     triggered_by: str | None
-    code_follows: bool
-    requested_at: datetime
-    resumed_at: datetime | None
-    review: bool
-    undoes: str | None
-    cancel_cause: str | None
     ended_at: datetime | None
     definition: StoredDefinition
-    budget: Budget | None
-    approvals: int | None
-    # Accepted runs that wait for a lower review than this are published.
-    publishes_below: int
+
+    @property
+    def range_start(self) -> datetime:
+        return rows.present(self.covers.lower)
+
+    @property
+    def range_end(self) -> datetime:
+        return rows.present(self.covers.upper)
 
 
 @dataclass(frozen=True)
@@ -167,20 +154,16 @@ class FullBackfill:
 
 def find_backfill(conn: Connection, id: str) -> Backfill:
     """Raises ``NotThere``, which says why there is none."""
-    row = conn.execute(select(backfill).where(backfill.c.id == id)).mappings().first()
+    row = conn.execute(select(*columns_of(Backfill, backfill)).where(backfill.c.id == id)).first()
     if row is None:
         answer = conn.execute(select(backfill_request.c.answer).where(backfill_request.c.id == id)).scalar()
         raise NotThere(missing(answer, id))
-    stored = {name: row[name] for name in names(Backfill) if name in row}
-    made = {
-        "range_start": row["covers"].lower,
-        "range_end": row["covers"].upper,
-        "definition": StoredDefinition(row["definition"]),
-        "budget": budgets.of_row(row),
-        "approvals": reviews.approvals_of(row),
-        "publishes_below": reviews.publishes_below(row),
-    }
-    return Backfill(**{**stored, **made})
+    return _stored(row)
+
+
+def _stored(row: Sequence[Any]) -> Backfill:
+    """A row of its columns, of which the definition is the last."""
+    return Backfill(*(*row[:-1], StoredDefinition(row[-1])))
 
 
 def missing(answer: Mapping[str, object] | None, id: str) -> str:
@@ -214,27 +197,38 @@ def find_backfills(
         .scalar_subquery()
     )
     # In an ended backfill all runs ended, including those purged since.
-    ended = case((chosen.c.ended_at.is_not(None), chosen.c.runs), else_=finished).label("ended_runs")
-    found = select(chosen, ended).order_by(chosen.c.requested_at.desc(), chosen.c.id)
-    rows = conn.execute(found).mappings().all()
-    by_state, expected = _counted(conn, rows) if counted else ({}, {})
+    ended = case((chosen.c.ended_at.is_not(None), chosen.c.runs), else_=finished)
+    newest_first = (chosen.c.requested_at.desc(), chosen.c.id)
+    found = [
+        (_stored(row[1:]), row[0])
+        for row in conn.execute(select(ended, *columns_of(Backfill, chosen)).order_by(*newest_first))
+    ]
+    by_state, expected = _counted(conn, [of for of, _ in found]) if counted else ({}, {})
     return [
         BackfillSummary(
-            **{name: row[name] for name in names(BackfillSummary) if name in row},
-            range_start=row["covers"].lower,
-            range_end=row["covers"].upper,
-            timezone=StoredDefinition(row["definition"]).timezone,
-            by_state=by_state.get(row["id"], {RunState.SUCCEEDED: row["runs"]}),
-            estimate=time_left(expected.get(row["id"])),
+            id=of.id,
+            pipeline=of.pipeline,
+            state=of.state,
+            runs=of.runs,
+            ended_runs=ended_runs,
+            requested_at=of.requested_at,
+            ended_at=of.ended_at,
+            triggered_by=of.triggered_by,
+            max_active_runs=of.max_active_runs,
+            range_start=of.range_start,
+            range_end=of.range_end,
+            timezone=of.definition.timezone,
+            by_state=by_state.get(of.id, {RunState.SUCCEEDED: of.runs}),
+            estimate=time_left(expected.get(of.id)),
         )
-        for row in rows
+        for of, ended_runs in found
     ]
 
 
-def _counted(conn: Connection, rows: Sequence[RowMapping]) -> tuple[dict[str, dict[str, int]], dict[str, Estimate]]:
+def _counted(conn: Connection, backfills: Sequence[Backfill]) -> tuple[dict[str, dict[str, int]], dict[str, Estimate]]:
     # Those that succeeded may be many, with many runs: they need not be counted.
-    by_state = counts(conn, [row["id"] for row in rows if row["state"] != BackfillState.SUCCEEDED])
-    return by_state, estimates(conn, rows, by_state, database_now(conn))
+    by_state = counts(conn, [each.id for each in backfills if each.state != BackfillState.SUCCEEDED])
+    return by_state, estimates(conn, backfills, by_state, database_now(conn))
 
 
 def time_left(found: Estimate | None) -> TimeLeft | None:
@@ -264,14 +258,14 @@ def active_backfills(conn: Connection, limit: int) -> list[ActiveBackfill]:
 
 def expected_end(conn: Connection, of: Backfill, by_state: Mapping[str, int], now: datetime) -> Estimate | None:
     """When it probably ends; ``None``: nothing is known, or it starts no runs."""
-    return estimates(conn, [vars(of)], {of.id: by_state}, now).get(of.id)
+    return estimates(conn, [of], {of.id: by_state}, now).get(of.id)
 
 
 def describe_backfill(conn: Connection, of: Backfill, failures: int) -> FullBackfill:
     """With at most ``failures`` of its failed runs."""
     by_state = run_counts(conn, of.id)
     first_started_at, last_finished_at, runs_started_again = _run_times(conn, of.id)
-    until = of.ended_at or database_now(conn)
+    until, budget = of.ended_at or database_now(conn), budgets.of_row(of)
     changed = reviews.changed(conn, of.id) if of.state == BackfillState.IN_REVIEW else []
     return FullBackfill(
         id=of.id,
@@ -313,8 +307,8 @@ def describe_backfill(conn: Connection, of: Backfill, failures: int) -> FullBack
         runs_per_second=_rate(by_state, first_started_at, until),
         estimate=time_left(expected_end(conn, of, by_state, until)),
         cost=costs(conn, [of.id]).get(of.id),
-        budget=None if of.budget is None else of.budget.model_dump(exclude_none=True),
-        review=of.approvals,
+        budget=None if budget is None else budget.model_dump(exclude_none=True),
+        review=of.approved,
         changed_intervals=changed,
         failed_runs=failed_runs(conn, of.id, failures),
         suspects=suspects(conn, of.id, SUSPECTS),
@@ -393,7 +387,7 @@ def _used_up(conn: Connection, of: Backfill) -> str | None:
     """Why a resume would be refused."""
     if of.state != BackfillState.PAUSED:
         return None
-    why = budgets.exceeded(conn, of.id, of.budget)
+    why = budgets.exceeded(conn, of.id, budgets.of_row(of))
     return None if why is None else f"its budget is used up: {why}; retrofill backfill resume {of.id} --budget …"
 
 

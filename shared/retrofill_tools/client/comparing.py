@@ -90,12 +90,12 @@ class Change:
 
 def staged_runs(conn: Connection, of: Backfill) -> list[StagedRun]:
     """The runs of a backfill that wait for its review. Raises ``UserError`` if there are none."""
-    if of.approvals is None:
+    if of.approved is None:
         raise UserError(f"backfill {of.id} did not ask for a review (publish, --review): there is nothing to compare")
-    mine = (run.c.backfill_id == of.id) & in_state(run, RunState.STAGED) & (run.c.review >= of.approvals)
+    mine = (run.c.backfill_id == of.id) & in_state(run, RunState.STAGED) & (run.c.review >= of.approved)
     columns = (run.c[name] for name in names(StagedRun))
     found = [StagedRun(*row) for row in conn.execute(select(*columns).where(mine).order_by(run.c.position))]
-    if not found and of.approvals:
+    if not found and of.approved:
         raise UserError(f"backfill {of.id} was approved: there is nothing to compare")
     if not found:
         raise UserError(f"backfill {of.id} is {of.state} and has nothing staged yet: there is nothing to compare")

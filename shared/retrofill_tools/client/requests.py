@@ -17,6 +17,7 @@ from retrofill_core.contract.backfills import MAX_DATES, BackfillRequested
 from retrofill_core.domain.alert import FINISH_BY
 from retrofill_core.domain.backfill import Publish, ReprocessBehavior
 from retrofill_core.domain.planning import Intervals
+from retrofill_core.store import budgets
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.retries import not_done
 from retrofill_core.store.tables import deadline
@@ -81,7 +82,7 @@ COPIED: Mapping[str, Callable[[Backfill], Any]] = {
     "latest_code": attrgetter("code_follows"),
     "publish": lambda of: Publish.REVIEW if of.review else Publish.AT_ONCE,
     # The whole one again: it counts from the new request.
-    "budget": attrgetter("budget"),
+    "budget": budgets.of_row,
     "reprocess_behavior": _behavior,
 }
 # Option → the column of the backfill's deadline that it became.

@@ -25,11 +25,11 @@ def budgets_pause_again(patch: Patch) -> None:
     pause = endings._pause
 
     def only_say(tx: Any, row: Any, cause: Any, why: str | None = None) -> None:
-        if row["state"] == "running":
+        if row.state == "running":
             pause(tx, row, cause, why)
         else:
-            event = endings.BackfillPaused(backfill_id=row["id"], pipeline=row["pipeline"], cause=cause, message=why)
-            tx.emit(endings.Topic.BACKFILL_EVENTS, row["id"], event)
+            event = endings.BackfillPaused(backfill_id=row.id, pipeline=row.pipeline, cause=cause, message=why)
+            tx.emit(endings.Topic.BACKFILL_EVENTS, row.id, event)
 
     patch(backfills, "to_be_decided", backfills.still_active)
     patch(endings, "judge", always)

@@ -42,7 +42,7 @@ def conflicts_fail_their_run(patch: Patch) -> None:
 def publishers_know_only_their_own_runs(patch: Patch) -> None:
     """Of the other runs that the same attempt staged, a publisher is not told."""
     for place in (launches, run_starter.claims.starting):
-        patch(place, "accepted_of", lambda conn, attempt_ids: {})
+        patch(place, "accepted_of", lambda conn, attempt_ids: {id: [] for id in attempt_ids})
 
 
 def publishers_do_not_pause(patch: Patch) -> None:

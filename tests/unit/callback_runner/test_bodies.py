@@ -31,7 +31,7 @@ def claim(type, body="slack", **more):
         "options": {"body": body, "routing_key": "data"},
         "kwargs": {"team": "team-7", "tags": ["a", 1]},
         "event": event,
-        "attempt": 1,
+        "attempts": 1,
         "runners_lost": 0,
         "token": "t",
         "off_since": None,
@@ -99,7 +99,7 @@ def test_notices_about_one_subject_are_one_incident():
         return sent(claim(type, "pagerduty", **more), installation)["dedup_key"]
 
     failed = key("RunsFailed")
-    assert failed == key("RunsFailed", deadline_id=978, attempt=3) == key("BackfillFailed")
+    assert failed == key("RunsFailed", deadline_id=978, attempts=3) == key("BackfillFailed")
     of_the_backfill = {**EXAMPLES["DeadlineMissed"], "type": "DeadlineMissed", "scope": "backfill"}
     assert failed == key("DeadlineMissed", event=of_the_backfill)
     others = {key("RunsFailed", "there"), key("RunsFailed", backfill_id="other"), key("DeadlineMissed")}
