@@ -1,4 +1,4 @@
-"""What requests carry: parameters of paths and queries, and the bodies of what viewers ask for."""
+"""Contents of requests: parameters of paths and queries, and the bodies of what viewers ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What viewers ask for: backfills, changes of them and of their runs, and replays of callbacks and dead letters."""
+"""Requests of viewers: backfills, changes of them and of their runs, and replays of callbacks and dead letters."""
 
 from __future__ import annotations
 
@@ -209,14 +209,14 @@ def _replay_callback(console: Console, id: int) -> str | None:
 
 
 def dead_letters(console: Console, request: Request) -> list[dict[str, Any]]:
-    """Dead letters, newest first; ``replay_letters``: why the console does not replay_letters it.
+    """Dead letters, newest first; ``replay``: why the console does not replay it.
 
     ``value_bytes``: the length of a value of which only the start is there.
     """
     settings = console.settings
     with reading_topics(settings) as consumer:
         found = newest(consumer, settings.topic_prefix + Topic.DEAD_LETTERS, limit(request), VALUE_BYTES)
-    return [{**letter.as_json(), "replay_letters": _why_not(letter)} for letter in found]
+    return [{**letter.as_json(), "replay": _why_not(letter)} for letter in found]
 
 
 def replay_letters(console: Console, body: Places, _: str | None) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def _why_not(letter: Letter) -> str | None:
     return (
         None
         if topic in REQUESTS
-        else f"{topic} is not a topic of requests: retrofill dead-letters replay_letters {letter.place}"
+        else f"{topic} is not a topic of requests: retrofill dead-letters replay {letter.place}"
     )
 
 

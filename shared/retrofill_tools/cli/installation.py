@@ -24,7 +24,7 @@ from retrofill_tools.admin.recovery import Found, find
 from retrofill_tools.admin.recovery import recover as go_on
 from retrofill_tools.admin.topics import TopicsDiffer, compare_topics
 from retrofill_tools.cli.options import AsJson
-from retrofill_tools.cli.output import print_json, print_text
+from retrofill_tools.cli.output import is_confirmed, print_json, print_text
 from retrofill_tools.client.connect import checked_settings, load_settings
 
 PLAN = """It will
@@ -130,9 +130,7 @@ def _confirm() -> None:
     """Raises ``UserError`` unless the answer is yes."""
     if not sys.stdin.isatty():
         raise UserError("nothing was changed: run this on a terminal, or use --yes")
-    sys.stderr.write("continue? [y/N]: ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not is_confirmed("continue?"):
         raise UserError("nothing was changed (use --yes to skip this question)")
 
 

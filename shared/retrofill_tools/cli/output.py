@@ -65,6 +65,13 @@ def warn(problems: Iterable[str]) -> None:
         typer.echo(f"retrofill: {harmless(problem)}", err=True)
 
 
+def is_confirmed(question: str) -> bool:
+    """Ask on standard error, to keep standard output for results."""
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def harmless(text: str) -> str:
     """Text of users for a terminal: control characters are shown, except those of colors and lines."""
 
@@ -138,12 +145,12 @@ def duration(seconds: float) -> str:
 
 
 def time_left(found: Estimate) -> str:
-    """The time time_left and its range."""
-    return f"{duration(found.seconds)} time_left ({duration(found.low)} to {duration(found.high)})"
+    """The time left and its range."""
+    return f"{duration(found.seconds)} left ({duration(found.low)} to {duration(found.high)})"
 
 
 def cost(used: Mapping[str, Any]) -> str | None:
-    """What Spark used, in one expectation; ``None``: it did not tell."""
+    """What Spark used, in one line; ``None``: it did not tell."""
     if used.get("core_seconds") is None:
         return None
     parts = [f"{used['core_seconds'] / 3600:,.2f} core-hours"]

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,9 +36,31 @@ from retrofill_tools.client.connect import load_settings, reading
 from retrofill_tools.client.kafka import ask
 from retrofill_tools.client.pipelines import applied_pipelines, find_pipeline, last_applied_at, pipeline_as_json
 
-# What a definition names by its content.
-HASHES = ("code", "environment")
 group = typer.Typer(name="pipelines", help="Apply, list and show pipelines.", no_args_is_help=True)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A pipeline that was applied. ``schedule_before`` and ``timezone_before``: if they have changed."""
+
+    name: str
+    accepted: bool
+    changed: bool
+    schedule_before: str | None
+    timezone_before: str | None
+    code_sha256: str | None
+    environment_sha256: str | None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A pipeline that the planner refused."""
+
+    name: str
+    accepted: bool
+    message: str
+    code_sha256: str | None
+    environment_sha256: str | None
 
 
 @group.command()
@@ -70,7 +92,7 @@ def apply(
 ) -> None:
     """Apply the pipelines of a Python file or module."""
     settings = load_settings()
-    results = []
+    results: list[Accepted | Refused] = []
     environment = None if requirements is None else packed(requirements, settings, python)
     read = read_source(source, settings, python, environment)
     definitions = chosen(read.definitions, name, source)
@@ -84,22 +106,18 @@ def apply(
         code = definition.code.model_copy(update={"environment": environment})
         message = PipelineApplied(pipeline=definition.model_copy(update={"code": code}))
         answer = ask(settings, Topic.PIPELINES, definition.name, message, timeout)
-        hashes = {"code_sha256": code.sha256, "environment_sha256": environment and environment.sha256}
-        results.append({**_result(definition.name, answer), **hashes})
+        results.append(
+            _result(definition.name, answer, code.sha256, None if environment is None else environment.sha256)
+        )
     if as_json:
         print_json({"pipelines": results})
-    refused = [result for result in results if not result["accepted"]]
-    accepted = {result["name"] for result in results if result["accepted"]}
-    warn_of_unserved(settings, [each.pool for each in definitions if each.name in accepted])
-    for result in results:
-        if result["accepted"] and not as_json:
-            named = [f"{kind} {sha256[:12]}" for kind in HASHES if (sha256 := result[f"{kind}_sha256"])]
-            what = f" ({', '.join(named)})" if named else ""
-            print_text(f"{result['name']}: {'applied' if result['changed'] else 'nothing changed'}{what}")
-            if result["schedule_before"] is not None:
-                print_text(_changed_schedule(result))
-    if refused:
-        raise UserError("; ".join(f"{result['name']}: {result['message']}" for result in refused))
+    accepted = [each for each in results if isinstance(each, Accepted)]
+    names = {each.name for each in accepted}
+    warn_of_unserved(settings, [each.pool for each in definitions if each.name in names])
+    for each in () if as_json else accepted:
+        _print_accepted(each)
+    if refused := [f"{each.name}: {each.message}" for each in results if isinstance(each, Refused)]:
+        raise UserError("; ".join(refused))
 
 
 def chosen(found: Sequence[PipelineDefinition], name: str | None, source: str) -> list[PipelineDefinition]:
@@ -111,23 +129,26 @@ def chosen(found: Sequence[PipelineDefinition], name: str | None, source: str) -
     return picked
 
 
-def _result(name: str, answer: object) -> dict[str, Any]:
+def _result(name: str, answer: object, code: str | None, environment: str | None) -> Accepted | Refused:
     match answer:
         case PipelineAccepted(changed=changed, schedule_before=schedule, timezone_before=timezone):
-            before = {"schedule_before": schedule, "timezone_before": timezone}
-            return {"name": name, "accepted": True, "changed": changed, **before}
+            return Accepted(name, True, changed, schedule, timezone, code, environment)
         case PipelineRejected(message=message):
-            return {"name": name, "accepted": False, "message": message}
+            return Refused(name, False, message, code, environment)
     raise UserError(f"{name}: unexpected reply: {getattr(answer, 'type', answer)}")
 
 
-def _changed_schedule(result: dict[str, Any]) -> str:
-    """What a changed schedule means for what is done."""
-    before = f"{result['schedule_before']} ({result['timezone_before']})"
-    return (
-        f"  its schedule was {before}: what that has processed counts where succeeded runs cover an interval whole; "
-        f"'retrofill backfill dry-run {result['name']} --from DATE --to DATE' shows it"
-    )
+def _print_accepted(of: Accepted) -> None:
+    hashes = {"code": of.code_sha256, "environment": of.environment_sha256}
+    named = ", ".join(f"{kind} {sha256[:12]}" for kind, sha256 in hashes.items() if sha256)
+    print_text(f"{of.name}: {'applied' if of.changed else 'nothing changed'}{f' ({named})' if named else ''}")
+    if of.schedule_before is not None:
+        # What it means for what is done.
+        print_text(
+            f"  its schedule was {of.schedule_before} ({of.timezone_before}): what that has processed counts where "
+            "succeeded runs cover an interval whole; "
+            f"'retrofill backfill dry-run {of.name} --from DATE --to DATE' shows it"
+        )
 
 
 @group.command("list")

@@ -1,4 +1,4 @@
-"""What a backfill would do, or would change: ``dry-run``, ``undo --dry-run`` and ``diff``."""
+"""``retrofill backfill dry-run``, ``undo --dry-run`` and ``diff``: the effects of a backfill before it has them."""
 
 from __future__ import annotations
 

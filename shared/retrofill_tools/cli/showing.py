@@ -14,7 +14,7 @@ from retrofill_tools.cli import output
 from retrofill_tools.cli.output import console, counts, duration, moment, print_facts, print_text
 from retrofill_tools.client.backfills import FullBackfill, TimeLeft
 from retrofill_tools.client.intervals import Calendar, Cell
-from retrofill_tools.client.runs import FailedRun, Suspect
+from retrofill_tools.client.runs import Error, FailedRun, Suspect
 
 TRACEBACK_LINES = 4
 MAX_CHANGED = 10
@@ -141,7 +141,6 @@ def _print_suspects(facts: FullBackfill) -> None:
 
 def _print_losses(run: FailedRun | Suspect) -> None:
     for loss in run.losses:
-        # Stored by an older release, it counted.
         note = "" if loss.get("counted", True) else " (not counted)"
         print_text(f"  time {loss['attempt']}: the driver was lost: {loss['reason']}{note}")
 
@@ -158,7 +157,7 @@ def _print_attempts(facts: FullBackfill) -> None:
         print_text(f"attempt {attempt.id}{of} {ended} on {attempt.host}{why}")
 
 
-def _print_error(what: str, error: Mapping[str, Any] | None) -> None:
+def _print_error(what: str, error: Error | None) -> None:
     if error is None:
         print_text(f"  {what}no error is recorded")
         return

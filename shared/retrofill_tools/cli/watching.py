@@ -32,7 +32,7 @@ from retrofill_tools.client.attempts import LiveAttempt, live_attempts
 from retrofill_tools.client.backfills import ActiveBackfill, active_backfills, count_active, expected_end, find_backfill
 from retrofill_tools.client.connect import load_settings, reading_engine, snapshot
 from retrofill_tools.client.hosts import Host, find_hosts
-from retrofill_tools.client.kafka import content, ends_of, homes_of, reading_topics
+from retrofill_tools.client.kafka import content, listen, reading_topics
 
 CHECKS_PER_SECOND = 4
 # Counting the runs of a large backfill is slow: spend at most this share of the time on it.
@@ -127,10 +127,7 @@ def watch(settings: Settings, id: str, *, quiet: bool = False) -> Progress:
 @_through_outages
 def _listen(consumer: Consumer, settings: Settings, id: str) -> None:
     """A broker that has just started does not know the leaders of its partitions at first."""
-    places = []
-    for topic in (Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS):
-        places += homes_of(settings, consumer, settings.topic_prefix + topic, id.encode())
-    consumer.assign(ends_of(consumer, places))
+    listen(settings, consumer, id.encode(), (Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS))
 
 
 def readings(consumer: Consumer, engine: Engine, id: str) -> Iterator[Progress]:
@@ -149,10 +146,10 @@ def _wait_for_event(consumer: Consumer, key: bytes, not_before: float) -> None:
     """Wait for an event of the backfill, at least until ``not_before``."""
     seen = False
     while True:
-        time_left = not_before - time.monotonic()
-        if seen and time_left <= 0:
+        left = not_before - time.monotonic()
+        if seen and left <= 0:
             return
-        message = content(consumer.poll(max(time_left, 0.0) if seen else 1.0))
+        message = content(consumer.poll(max(left, 0.0) if seen else 1.0))
         seen = seen or (message is not None and message.key() == key)
 
 

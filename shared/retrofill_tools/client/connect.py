@@ -1,4 +1,4 @@
-"""Where this process connects and as whom: settings, read-only transactions, and failures in one line."""
+"""Settings and user of this process, read-only transactions of Postgres, and failures of servers in one line."""
 
 from __future__ import annotations
 

@@ -89,6 +89,16 @@ def bounds_of(consumer: Consumer, topic: str, partition: int, seconds: float = C
     return found
 
 
+def listen(
+    settings: Settings, consumer: Consumer, key: bytes, topics: Sequence[Topic], seconds: float = CONNECT_SECONDS
+) -> None:
+    """Assign the partitions of topics where messages with this key may come, at their ends."""
+    places = []
+    for topic in topics:
+        places += homes_of(settings, consumer, settings.topic_prefix + topic, key, seconds)
+    consumer.assign(ends_of(consumer, places, seconds))
+
+
 def produce(
     settings: Settings, topic: str, key: bytes | None, value: bytes | None, headers: RawHeaders, seconds: float
 ) -> None:
@@ -209,7 +219,7 @@ def publish_and_wait(settings: Settings, event: Event, seconds: float) -> Messag
     """
     until = time.monotonic() + seconds
     with reading_topics(settings) as consumer:
-        _listen(consumer, settings, event, seconds)
+        listen(settings, consumer, event.key, (ANSWERS_ON[event.topic], Topic.DEAD_LETTERS), seconds)
         produce(settings, settings.topic_prefix + event.topic, event.key, event.value, event.headers, seconds)
         answer = _wait(consumer, settings.topic_prefix, event, until)
     if answer is None:
@@ -219,17 +229,6 @@ def publish_and_wait(settings: Settings, event: Event, seconds: float) -> Messag
             f"The message is published under the key {event.key.decode()} and counts once a {reader} reads it"
         )
     return answer
-
-
-def _listen(consumer: Consumer, settings: Settings, event: Event, seconds: float) -> None:
-    """Assign the partitions of the reply and of a dead letter, at their ends.
-
-    Both have the event's key.
-    """
-    places = []
-    for topic in (ANSWERS_ON[event.topic], Topic.DEAD_LETTERS):
-        places += homes_of(settings, consumer, settings.topic_prefix + topic, event.key, seconds)
-    consumer.assign(ends_of(consumer, places, seconds))
 
 
 def _wait(consumer: Consumer, prefix: str, event: Event, until: float) -> Message | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from sqlalchemy import Connection, exists, func, select
 
@@ -25,8 +25,23 @@ TASK = ("name", "kind", "after", "trigger_rule", "retries", "timeout_seconds")
 MOST = 100
 # Another interval of the pipeline begins later than that.
 _LEAST = timedelta(microseconds=1)
-Loss = dict[str, Any]
-Error = dict[str, Any]
+
+
+class Loss(TypedDict):
+    """A driver was lost with a run, the ``attempt``-th time that it began."""
+
+    attempt: int
+    reason: str
+    # Of an older release, it counted.
+    counted: NotRequired[bool]
+
+
+class Error(TypedDict, total=False):
+    """Why a run or task failed."""
+
+    type: str
+    message: str
+    traceback: str
 
 
 @dataclass(frozen=True)
