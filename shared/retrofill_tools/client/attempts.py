@@ -185,9 +185,9 @@ def find_log(settings: Settings, engine: Engine, attempt: Attempt) -> Source:
 class _Moving:
     """A log that has another address once its host has restarted."""
 
-    def __init__(self, first_with_log: Callable[[], Source]) -> None:
-        self._find = first_with_log
-        self._source = first_with_log()
+    def __init__(self, find: Callable[[], Source]) -> None:
+        self._find = find
+        self._source = find()
 
     def read(self, at: Position) -> tuple[bytes, Position] | None:
         try:
