@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import structlog
-
 from callback_runner.claims import Claim
 from callback_runner.decide import Decision, GiveUp, Succeed, TryAgain
+from retrofill.log import get_log
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import CallbackFailed, CallbackReplayRequested, CallbackSucceeded
 from retrofill_core.contract.topics import Topic
 from retrofill_core.store import callbacks
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 _OUTCOMES = {Succeed: "succeeded", GiveUp: "failed", TryAgain: "to_be_repeated"}
 
 

@@ -10,20 +10,19 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-import structlog
 import uvicorn
 
 from retrofill.errors import NotConfigured, UserError
+from retrofill.log import configure, get_log
 from retrofill.masking import configure_masking
 from retrofill_console.app import make_app
 from retrofill_console.console import Console, make_console
 from retrofill_console.login import Login
 from retrofill_core.contract.topics import CONSOLE
-from retrofill_core.logs import configure_logging
 from retrofill_core.ready import write_ready
 from retrofill_core.settings import Settings, WrongSetting, read_settings
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 # After this, open connections are cut.
 STOP_SECONDS = 3
 
@@ -46,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 def serve(settings: Settings, port: int) -> None:
     """Raises ``UserError`` if the port cannot be had, or if nobody would have to log in."""
-    configure_logging(settings.log_level)
+    configure(settings.log_level)
     configure_masking(settings.redact)
     # The server raises the signal that ended it once more, which by default is the process's death of it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import structlog
 from sqlalchemy import RowMapping
 
+from retrofill.log import get_log
 from retrofill.sdk.duration import timed_out
 from retrofill.states.attempt import LIVE, AttemptMode
 from retrofill_core.bus.transaction import Transaction
@@ -19,7 +19,7 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, runs
 from run_starter.definitions import Definitions
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 def times_out_at(definition: PipelineDefinition | None, attempt: RowMapping, now: datetime) -> datetime | None:
