@@ -17,7 +17,7 @@ MOST_REPLAYED = 100
 class Body(BaseModel):
     """A JSON object. Unknown fields are refused: they are mistakes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 class Nothing(Body):
