@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import psycopg
-import structlog
 from confluent_kafka import KafkaException
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from retrofill.errors import NotConfigured, NotThere, UserError, WrongUsage
+from retrofill.log import get_log
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.explain import explain
 from retrofill_core.settings import Settings
@@ -22,7 +22,7 @@ from retrofill_tools.client.connect import explain_kafka, explain_postgres
 from retrofill_tools.client.documents import encoded
 from retrofill_tools.client.kafka import NoAnswer
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 JSON = "application/json"
 Handler = Callable[[Request, Exception], Response]
 STATUS: dict[type[UserError], int] = {WrongUsage: 400, NotThere: 404, NoAnswer: 504, UserError: 409}

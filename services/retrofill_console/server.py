@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
 
-import structlog
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,6 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from retrofill.errors import NotConfigured, UserError
+from retrofill.log import configure, get_log
 from retrofill.masking import configure_masking
 from retrofill_console.answers import answer, handlers
 from retrofill_console.api.routes import routes
@@ -32,12 +32,11 @@ from retrofill_console.guard import API, Guard
 from retrofill_console.live.reader import LiveReader
 from retrofill_console.login import Login
 from retrofill_core.contract.topics import CONSOLE
-from retrofill_core.logs import configure_logging
 from retrofill_core.ready import write_ready
 from retrofill_core.settings import Settings, WrongSetting, read_settings
 
 STATIC = Path(__file__).parent / "static"
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 # After this, open connections are cut.
 STOP_SECONDS = 3
 
@@ -99,7 +98,7 @@ def main(arguments: list[str]) -> int:
 
 def serve(settings: Settings, port: int) -> None:
     """Raises ``UserError`` if the port cannot be had, or if nobody would have to log in."""
-    configure_logging(settings.log_level)
+    configure(settings.log_level)
     configure_masking(settings.redact)
     # The server raises the signal that ended it once more, which by default is the process's death of it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

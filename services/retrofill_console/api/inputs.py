@@ -55,7 +55,7 @@ def filters(request: Request, known: Iterable[str]) -> dict[str, str | int | Non
 class Body(BaseModel):
     """A JSON object. Unknown fields are refused: they are mistakes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 class Nothing(Body):

@@ -6,11 +6,11 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from retrofill.errors import UserError
+from retrofill.log import get_log
 from retrofill_console.live.events import TOPICS, Event, shortened
 from retrofill_console.live.hub import Hub
 from retrofill_core.bus.clients import reader
@@ -20,7 +20,7 @@ from retrofill_core.settings import Settings
 from retrofill_tools.client.connect import explain_kafka
 from retrofill_tools.client.kafka import bounds_of, content, partitions_of
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 POLL_SECONDS = 0.25
 AT_ONCE = 500
 RETRY_SECONDS = 1.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 
 import psycopg
-import structlog
 from sqlalchemy import Connection, Engine, insert, text, update
 from sqlalchemy.exc import OperationalError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill_core.contract.topics import SERVICES
 from retrofill_core.settings import Settings
 from retrofill_core.store import tables as t
@@ -22,7 +22,7 @@ from retrofill_core.store.roles import READER, grant
 from retrofill_tools.admin.access import create_users
 from retrofill_tools.admin.topics import create_topics
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 LOCK_SECONDS = 1
 TRIES = 60
 # Lock timeout; deadlock.
