@@ -12,9 +12,8 @@ from pydantic import ValidationError
 
 from backfill_planner.decide import NO_BACKFILL, Refuse
 from backfill_planner.run_cancels import MAX_RUNS, days, named, refusal, unknown
-from backfill_planner.states import emit_state
+from backfill_planner.states import move
 from retrofill.system.crash import crash_point
-from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunRetryRequested, RunsRetried
 from retrofill_core.deadlines.arming import Armer, resolve
@@ -83,7 +82,8 @@ def retry_runs(
     # as long as one is left that may not have been, the backfill is paused or cancelled over it.
     backfills.change(tx.conn, id, {"failed_before": max(0, row.failed_before - count)})
     if row.state == S.IN_REVIEW:
-        _leave_review(tx, row)
+        # It runs again until the new runs have ended or staged their output as well.
+        move(tx, row, S.RUNNING, {"staged_at": None})
     crash_point("run-retry:written")
     listed = new if count <= MAX_LISTED else []
     return RunsRetried(
@@ -93,13 +93,6 @@ def retry_runs(
         run_ids=tuple(each.id for each in listed),
         intervals=tuple(each.interval_start for each in listed),
     )
-
-
-def _leave_review(tx: Transaction, row: Planned) -> None:
-    """Run again until the new runs have ended or staged their output as well."""
-    if not backfills.move(tx.conn, row.id, S.RUNNING, S.IN_REVIEW, {"staged_at": None}):
-        raise Conflict(f"backfill {row.id} is no longer in review")
-    emit_state(tx, row, S.RUNNING, database_now(tx.conn))
 
 
 def _decide(tx: Transaction, id: str, row: Planned | None, command: RunRetryRequested) -> RetryRuns | Refuse:

@@ -146,10 +146,9 @@ def why_not_replayed(state: str | None) -> str:
             return f"it is {state}: it is called without a replay"
 
 
-def unknown(name: str, known: Iterable[str]) -> Impossible:
-    """The outcome for a function that the settings do not allow."""
-    names = ", ".join(sorted(known)) or "none"
-    return Impossible(f"{name!r} is not in the allow-list of callbacks (RETROFILL_CALLBACKS); names there: {names}")
+def unknown(what: str, setting: str, known: Iterable[str]) -> Impossible:
+    """The outcome for a name that a setting lacks; ``what`` says so."""
+    return Impossible(f"{what} ({setting}); names there: {', '.join(sorted(known)) or 'none'}")
 
 
 def switched_off(url: str, since: datetime) -> Impossible:

@@ -127,27 +127,23 @@ class WatcherHandler(Handler):
 
 def close_due(tx: Transaction, set_aside: SetAside) -> None:
     """Close the shard's digests whose window has ended, except those that are set aside."""
-    set_aside.each(tx, digests.lock_due(tx.conn, tx.partition, set_aside.ids()), _close_all)
+    set_aside.each(tx, digests.lock_due(tx.conn, tx.partition, set_aside.ids()), _close)
 
 
-def _close_all(tx: Transaction, windows: Sequence[digests.Window]) -> None:
+def _close(tx: Transaction, windows: Sequence[digests.Window]) -> None:
     for window in windows:
-        _close(tx, window)
-
-
-def _close(tx: Transaction, window: digests.Window) -> None:
-    now = database_now(tx.conn)
-    digests.close(tx.conn, window.id, now)
-    # No miss can join any more. Reading is bounded by LISTED, however many did.
-    count = deadlines.count_of_digest(tx.conn, window.id)
-    missed = deadlines.of_digest(tx.conn, window.id, LISTED)
-    tasks = task_ends(tx, missed)
-    backfills = subjects.backfill_facts(tx.conn, {one.backfill_id for one in missed})
-    facts = [events.in_digest(one, backfills[one.backfill_id], tasks) for one in missed]
-    first = missed[0]
-    parts = events.digest(window, first.callback, facts, count, now, tx.max_message_bytes)
-    for part in parts:
-        tx.emit(Topic.DEADLINE_MISSED, window.id, part)
-    if first.callback is not None:
-        timezone = backfills[first.backfill_id].timezone
-        call(tx, [events.callback(first, first.callback, facts[0], parts[0], timezone, now, count)])
+        now = database_now(tx.conn)
+        digests.close(tx.conn, window.id, now)
+        # No miss can join any more. Reading is bounded by LISTED, however many did.
+        count = deadlines.count_of_digest(tx.conn, window.id)
+        missed = deadlines.of_digest(tx.conn, window.id, LISTED)
+        tasks = task_ends(tx, missed)
+        backfills = subjects.backfill_facts(tx.conn, {one.backfill_id for one in missed})
+        facts = [events.in_digest(one, backfills[one.backfill_id], tasks) for one in missed]
+        first = missed[0]
+        parts = events.digest(window, first.callback, facts, count, now, tx.max_message_bytes)
+        for part in parts:
+            tx.emit(Topic.DEADLINE_MISSED, window.id, part)
+        if first.callback is not None:
+            timezone = backfills[first.backfill_id].timezone
+            call(tx, [events.callback(first, first.callback, facts[0], parts[0], timezone, now, count)])

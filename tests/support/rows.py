@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.dialects.postgresql import Range
 
+from retrofill_core.store.deadlines import Deadline
 from retrofill_core.store.rows import Attempt, Backfill, Run
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -33,6 +34,15 @@ def a_backfill(**given):
     asked = {"runs": 1, "max_active_runs": 1, "on_run_failure": "continue", "conf": {}, "requested_at": NOW}
     other = {"code_follows": False, "failed_before": 0, "review": False, "approvals": 0, "forced": False}
     return Backfill(**_unset(Backfill) | about | asked | other | given)
+
+
+def a_deadline(**given):
+    """An armed deadline of a running run."""
+    about = {"id": 1, "shard": 0, "alert": "slow", "pipeline": "p", "backfill_id": "b", "run_id": 3, "due_at": NOW}
+    alert = {"reference": "RUN_QUEUED_AT", "interval_seconds": 60.0, "fire_on_failure": False, "kwargs": {}}
+    call = {"callback": "page", "callback_kind": "function", "callback_options": {"at_most_once": False}}
+    run = {"run_state": "running", "run_attempt": 1, "superseded": False}
+    return Deadline(**_unset(Deadline) | about | alert | call | run | given)
 
 
 def _unset(kind):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,15 +17,11 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, hosts, runs
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.hosts import Seat
-from retrofill_core.store.launches import Earlier, accepted_of
-from retrofill_core.store.launches import earlier as earlier_attempts
-from retrofill_core.store.launches import publishers as publisher_attempts
-from retrofill_core.store.launches import unpublished as unpublished_attempts
-from retrofill_core.store.rows import Backfill, Run, present
+from retrofill_core.store.rows import Backfill, Run
 from retrofill_core.store.transition import Plus
 from run_starter.announcing import facts, publishing
 from run_starter.executors import LaunchRequest
-from run_starter.host.launching import Launching, accepted_attempts, code_of, tries_used
+from run_starter.host.launching import Batch, Before, Launching, code_of
 from run_starter.memory import LEASES_KEY
 from run_starter.reports.leases import Leases
 
@@ -66,34 +62,23 @@ class Starting:
         now = database_now(tx.conn)
         lease = self.launching.lease_seconds
         definitions = self.launching.definitions_now(tx, [each.backfill for each in wanted])
-        of_each = [_definition(each, definitions[each.backfill.id]) for each in wanted]
-        new = [_new(each, definition) for each, definition in zip(wanted, of_each, strict=True)]
-        again = [(each.backfill.id, each.runs) for each in wanted if _is_repeated(each)]
-        earlier, unpublished = earlier_attempts(tx.conn, again), unpublished_attempts(tx.conn, again)
-        accepted = [(each.backfill.id, each.runs) for each in wanted if each.mode == AttemptMode.PUBLISH]
-        publishers = publisher_attempts(tx.conn, accepted)
-        tries = tries_used(tx.conn, [(definitions[id], runs) for id, runs in again])
-        siblings = accepted_of(tx.conn, accepted_attempts((each.mode, each.runs) for each in wanted))
+        batches = [
+            Batch(each.backfill, each.mode, each.runs, _definition(each, definitions[each.backfill.id]))
+            for each in wanted
+        ]
+        new = [_new(each, batch.definition) for each, batch in zip(wanted, batches, strict=True)]
+        published = [each for each in batches if each.mode == AttemptMode.PUBLISH]
+        before = Before.read(tx.conn, [each for each in batches if _is_repeated(each)], published)
         own = self.own()
         ids = attempts.insert_all(tx.conn, new, own, now + timedelta(seconds=lease), lease)
         if len(ids) != len(new):
             raise Conflict("a free seat was taken by another transaction")
-        claimed = list(zip(ids, wanted, of_each, strict=True))
+        claimed = list(zip(ids, batches, strict=True))
         self._move_runs(tx, claimed, now)
         crash_point("claim:written")
         launches = [
-            self.launching.launch_of(
-                each.backfill,
-                id,
-                each.mode,
-                each.runs,
-                definition,
-                earlier=[one.id for one in earlier if one.has_any(each.backfill.id, each.runs)],
-                tries=tries,
-                unpublished=[one.id for one in unpublished if one.has_any(each.backfill.id, each.runs)],
-                **(_of_publisher(each, publishers, siblings) if each.mode == AttemptMode.PUBLISH else {}),
-            )
-            for id, each, definition in claimed
+            self.launching.launch_of(id, batch, before)
+            for each, (id, batch) in zip(wanted, claimed, strict=True)
             if each.seat.host_id in own
         ]
         others = {each.seat.host_id for each in wanted}.difference(own)
@@ -102,20 +87,18 @@ class Starting:
         tx.after_commit.append(lambda: self._launch(launches))
         tx.schedule_check(LEASES_KEY, lease)
 
-    def _move_runs(
-        self, tx: Transaction, claimed: Sequence[tuple[int, Wanted, PipelineDefinition]], now: datetime
-    ) -> None:
+    def _move_runs(self, tx: Transaction, claimed: Sequence[tuple[int, Batch]], now: datetime) -> None:
         """Give the runs to their attempts."""
         for modes, to, before, values in (
             (EXECUTES, RunState.STARTING, RunState.QUEUED, {}),
             ((AttemptMode.PUBLISH,), RunState.PUBLISHING, RunState.STAGED, {"publication": Plus(1)}),
         ):
             given = [
-                {"id": row.id, "attempt_id": id} for id, each, _ in claimed if each.mode in modes for row in each.runs
+                {"id": row.id, "attempt_id": id} for id, each in claimed if each.mode in modes for row in each.runs
             ]
             if runs.move(tx.conn, to, given, values, from_states=[before], guard=()) != len(given):
                 raise Conflict(f"a {before} run was changed by another transaction")
-        for _, each, _ in claimed:
+        for _, each in claimed:
             if each.mode == AttemptMode.PUBLISH:
                 for row in each.runs:
                     publishing(tx, facts(row, each.backfill.pipeline, now), row.folders, row.publication + 1)
@@ -124,16 +107,6 @@ class Starting:
         metrics.RUNS_CLAIMED.inc(sum(len(each.runs) for each in launches))
         crash_point("claim:committed")
         self.launching.hand_over(launches)
-
-
-def _of_publisher(
-    wanted: Wanted, publishers: Sequence[Earlier], accepted: Mapping[int, Sequence[Run]]
-) -> dict[str, Any]:
-    """What the launch of a publisher has besides."""
-    return {
-        "publishers": [each.id for each in publishers if each.has_any(wanted.backfill.id, wanted.runs)],
-        "accepted": accepted[present(wanted.runs[0].accepted_attempt)],
-    }
 
 
 def _definition(wanted: Wanted, definition: PipelineDefinition) -> PipelineDefinition:
@@ -162,6 +135,6 @@ def _new(wanted: Wanted, definition: PipelineDefinition) -> attempts.NewAttempt:
     )
 
 
-def _is_repeated(wanted: Wanted) -> bool:
+def _is_repeated(batch: Batch) -> bool:
     """Whether a run was part of another attempt before. Publishers need no sessions."""
-    return wanted.mode in EXECUTES and any(row.attempt_id is not None for row in wanted.runs)
+    return batch.mode in EXECUTES and any(row.attempt_id is not None for row in batch.runs)

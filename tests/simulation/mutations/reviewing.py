@@ -37,14 +37,12 @@ def discards_what_was_approved(patch: Patch) -> None:
 
 def reviews_what_is_not_finished(patch: Patch) -> None:
     """A review begins with the first staged run."""
-    judge = backfill_planner.endings.judge
-    patch(backfill_planner.endings, "judge", lambda snapshot: judge(replace(snapshot, any_open=False)))
+    _judge_as_if(patch, any_open=False)
 
 
 def no_review_begins(patch: Patch) -> None:
     """Only backfills without unfinished runs are looked at."""
-    judge = backfill_planner.endings.judge
-    patch(backfill_planner.endings, "judge", lambda snapshot: judge(replace(snapshot, any_open=True)))
+    _judge_as_if(patch, any_open=True)
 
 
 def publishes_over_changes(patch: Patch) -> None:
@@ -63,3 +61,12 @@ def approves_changes_by_itself(patch: Patch) -> None:
 def _cancel_as_if(patch: Patch, **changed: Any) -> None:
     cancel = run_starter.claims.checks.cancel
     patch(run_starter.claims.checks, "cancel", lambda tx, row: cancel(tx, replace(row, **changed)))
+
+
+def _judge_as_if(patch: Patch, **runs: bool) -> None:
+    judge = backfill_planner.endings.judge
+    patch(
+        backfill_planner.endings,
+        "judge",
+        lambda backfill, found, used_up: judge(backfill, replace(found, **runs), used_up),
+    )

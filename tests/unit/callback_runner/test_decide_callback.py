@@ -48,10 +48,9 @@ def test_a_try_that_ended_for_a_reason_of_the_runner_is_repeated_at_once():
 
 
 def test_an_unknown_name_is_not_tried_again_and_the_error_names_those_there_are():
-    outcome = unknown("page", ["mail", "chat"])
+    outcome = unknown("'page' is not there", "SETTING", ["mail", "chat"])
     assert isinstance(outcome, Impossible)
-    assert "'page'" in outcome.error
-    assert "chat, mail" in outcome.error
+    assert outcome.error == "'page' is not there (SETTING); names there: chat, mail"
     assert after_try(outcome, 1, 5) == GiveUp(outcome.error)
 
 

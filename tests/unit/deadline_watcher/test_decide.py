@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.support.deadlines import deadline
+from tests.support.rows import a_deadline
 
 from deadline_watcher.decide import decide, how_it_ended, seconds_to_next
 from retrofill_core.domain.deadline import End
@@ -18,7 +18,7 @@ def after(seconds):
 
 
 def row(id, run_state, ended=None, due=0.0, fire_on_failure=False, task=None, run_id=1, attempt=1, staged=None):
-    return deadline(
+    return a_deadline(
         id=id,
         run_id=run_id,
         task=task,

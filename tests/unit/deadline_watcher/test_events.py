@@ -5,7 +5,7 @@ the pipeline's time zone.
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.support.deadlines import deadline
+from tests.support.rows import a_deadline
 
 from deadline_watcher.events import callback, digest, in_digest, missed, recovered
 from retrofill_core.contract.base import decode
@@ -19,7 +19,7 @@ BACKFILL = BackfillFacts(runs=10, runs_done=4, timezone="Europe/Paris")
 
 def row(id=7, **more):
     given = {"id": id, "due_at": AT, "interval_start": AT, "interval_end": AT + timedelta(days=1), "run_attempt": 2}
-    return deadline(**given | more)
+    return a_deadline(**given | more)
 
 
 def missed_by(one, late=1.5):

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from tests.support.deadlines import deadline
+from tests.support.rows import a_deadline
 
 from deadline_watcher.verdicts import kind_of
 
-ONE = deadline(kwargs={"team": "x"}, digest_seconds=300.0)
+ONE = a_deadline(kwargs={"team": "x"}, digest_seconds=300.0)
 
 
 def test_those_that_are_called_alike_do():
