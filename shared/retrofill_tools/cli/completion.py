@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from sqlalchemy import Connection
 
 # Not among the exported names, but the documented way is two options of every command.
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
 
-from retrofill_tools.client import read as reads
-from retrofill_tools.client import read_runs
-from retrofill_tools.client.connect import load_settings, reading
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
-# The shell calls the command with this variable to ask what may follow.
+# The shell calls the command with this variable to ask what may follow, and with one of the others: what is typed.
 VARIABLE = "_RETROFILL_COMPLETE"
+TYPED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 CONNECT_SECONDS = 2
 MOST = 50
 
@@ -30,9 +30,16 @@ class Shell(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
+    app.command()(completion)
+
+
+def words() -> list[str]:
+    """The words after ``retrofill``: of this call, or of the line that the shell asks about."""
+    if VARIABLE not in os.environ:
+        return sys.argv[1:]
     # Makes the command answer the shell's questions.
     completion_init()
-    app.command()(completion)
+    return next((os.environ[name] for name in TYPED if name in os.environ), "").split()[1:]
 
 
 def completion(shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> None:
@@ -46,15 +53,21 @@ def completion(shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> N
 
 def backfill_ids(incomplete: str) -> list[str]:
     """Ids of backfills that begin like that, active and new ones first."""
+    from retrofill_tools.client import read_runs
+
     return _known(lambda conn: read_runs.ids_like(conn, incomplete, MOST))
 
 
 def pipeline_names(incomplete: str) -> list[str]:
     """Names of applied pipelines that begin like that."""
+    from retrofill_tools.client import read as reads
+
     return _known(lambda conn: [row["name"] for row in reads.pipelines(conn) if row["name"].startswith(incomplete)])
 
 
 def _known(read: Callable[[Connection], list[str]]) -> list[str]:
+    from retrofill_tools.client.connect import load_settings, reading
+
     # A shell waits for the answer.
     os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_SECONDS))
     try:
