@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from retrofill.errors import Interrupted, NotConfigured, UserError, WrongUsage, first_line
+from retrofill_core.startup import importing
 from retrofill_tools.cli.commands import COMMANDS
 from retrofill_tools.cli.completion import words
 
@@ -65,6 +65,8 @@ def _listed() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"retrofill {version('retrofill')}")
         raise typer.Exit
 
@@ -120,7 +122,9 @@ def _of_a_server(error: Exception) -> str | None:
 def _run() -> None:
     """Run the command, and write all that it printed. Raises ``OSError`` if that cannot be written."""
     try:
-        command_line(words())(prog_name="retrofill")
+        with importing():
+            app = command_line(words())
+        app(prog_name="retrofill")
     finally:
         try:
             # There is none if whoever started this closed it.
