@@ -14,7 +14,8 @@ from datetime import UTC, datetime, timedelta
 from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS
 
-from backfill_planner.requests import KnownIntervals, Request, Target, answer_request
+from backfill_planner.answers import Request
+from backfill_planner.requests import KnownIntervals, answer_request
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.transaction import shard_transaction
 from retrofill_core.contract.backfills import BackfillRequested
@@ -52,7 +53,7 @@ def main(dsn: str, name: str, runs: int, alerts: int) -> dict[str, float]:
     began = time.monotonic()
     with shard_transaction(engine, PLANNER, 0, 0, MAX_BYTES) as tx:
         planning.lock_pipelines(tx.conn, [stored.no])
-        outcome = answer_request(tx, request, {}, Target(stored), intervals, Settings(), PARTITIONS)
+        outcome = answer_request(tx, request, {}, stored, intervals, Settings(), PARTITIONS)
     seconds = time.monotonic() - began
     assert outcome.answer_type == "BackfillPlanned", outcome
     engine.dispose()

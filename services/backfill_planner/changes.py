@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
-
-from sqlalchemy import RowMapping
 
 from backfill_planner.decide import NO_BACKFILL, Refuse, nothing_to_do
 from retrofill_core.bus.transaction import Transaction
@@ -12,6 +11,7 @@ from retrofill_core.contract.backfills import BackfillChanged, BackfillChangeReq
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.store import backfills
 from retrofill_core.store.failures import count_failed
+from retrofill_core.store.rows import Planned
 
 S = BackfillState
 
@@ -28,10 +28,10 @@ def decide(command: BackfillChangeRequested, state: str | None) -> dict[str, Any
 
 
 def change(
-    tx: Transaction, id: str, row: RowMapping | None, command: BackfillChangeRequested
+    tx: Transaction, id: str, row: Planned | None, command: BackfillChangeRequested
 ) -> BackfillChanged | BackfillCommandRejected:
     """Change the backfill. ``row``: it, locked."""
-    changes = decide(command, None if row is None else row["state"])
+    changes = decide(command, None if row is None else row.state)
     if isinstance(changes, Refuse):
         return BackfillCommandRejected(backfill_id=id, command=command.type, message=changes.message)
     assert row is not None
@@ -39,12 +39,12 @@ def change(
         # As with a resume, failures committed so far are accepted, and none committed later.
         changes["failed_before"] = count_failed(tx.conn, id)
     backfills.change(tx.conn, id, changes)
-    now = {**row, **changes}
-    of_pipeline = row["definition"].get("batch_size", 1)
+    now = replace(row, **changes)
+    of_pipeline = row.definition.get("batch_size", 1)
     return BackfillChanged(
         backfill_id=id,
-        pipeline=row["pipeline"],
-        max_active_runs=now["max_active_runs"],
-        batch_size=min(now["batch_size"] or of_pipeline, of_pipeline),
-        on_run_failure=now["on_run_failure"],
+        pipeline=row.pipeline,
+        max_active_runs=now.max_active_runs,
+        batch_size=min(now.batch_size or of_pipeline, of_pipeline),
+        on_run_failure=now.on_run_failure,
     )

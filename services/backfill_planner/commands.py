@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from sqlalchemy import RowMapping
-
 from backfill_planner.changes import change
-from backfill_planner.decide import Approved, Command, Enter, Refuse, Review, Unchanged, answer_command
+from backfill_planner.decide import Approved, Command, Enter, Refuse, Unchanged, answer_command
 from backfill_planner.run_cancels import cancel_runs
 from backfill_planner.run_retries import retry_runs
-from backfill_planner.states import emit_state
-from retrofill_core.bus.faults import Conflict
+from backfill_planner.states import move
 from retrofill_core.bus.handler import Received
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import (
@@ -32,10 +29,10 @@ from retrofill_core.contract.base import REGISTRY, Message
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import BackfillState, CancelCause
 from retrofill_core.domain.budget import Budget
-from retrofill_core.store import backfills, budgets, reviews
+from retrofill_core.store import backfills, budgets
 from retrofill_core.store.backfills import Outcome
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.failures import count_failed
+from retrofill_core.store.rows import Planned
 from retrofill_core.store.transition import FromNow
 
 S = BackfillState
@@ -78,55 +75,45 @@ def _carry_out(tx: Transaction, id: str, command: AnyCommand, ce_id: str | None,
             return _enter(tx, id, row, command)
 
 
-def _enter(tx: Transaction, id: str, row: RowMapping | None, command: Command) -> Message:
+def _enter(tx: Transaction, id: str, row: Planned | None, command: Command) -> Message:
     """Move the backfill to the state that the command leads to."""
-    state = None if row is None else row["state"]
+    state = None if row is None else row.state
     budget = _budget(command, row)
-    review = Review.NONE if row is None else Review.of(review=row["review"], approved_at=row["approved_at"])
-    approvals = 0 if row is None else reviews.approvals_of(row) or 0
-    decision = answer_command(command, state, budgets.exceeded(tx.conn, id, budget), review, approvals)
+    used_up, approved = budgets.exceeded(tx.conn, id, budget), None if row is None else row.approved
+    decision = answer_command(command, state, used_up, approved)
     match decision:
         case Refuse(message):
             return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
         case Approved():
             assert row is not None
-            return BackfillApproved(backfill_id=id, pipeline=row["pipeline"], force=row["forced"])
+            return BackfillApproved(backfill_id=id, pipeline=row.pipeline, force=row.forced)
         case Unchanged(where):
             assert row is not None
-            return _EVENTS[where](backfill_id=id, pipeline=row["pipeline"])
+            return _EVENTS[where](backfill_id=id, pipeline=row.pipeline)
         case Enter(to):
-            assert row is not None and state is not None
-            if isinstance(command, BackfillPublishRequested):
-                return _approve(tx, row, approvals, force=command.force)
-            values = _values(tx, id, to, budget)
-            if not backfills.move(tx.conn, id, to, state, values):
-                raise Conflict(f"backfill {id} is no longer {state}")
-            emit_state(tx, dict(row), to, database_now(tx.conn))
+            assert row is not None
+            move(tx, row, to, _values(tx, row, command, to, budget))
             tx.schedule_check(id)
-            return _EVENTS[to](backfill_id=id, pipeline=row["pipeline"])
+            if isinstance(command, BackfillPublishRequested):
+                return BackfillApproved(backfill_id=id, pipeline=row.pipeline, force=command.force)
+            return _EVENTS[to](backfill_id=id, pipeline=row.pipeline)
 
 
-def _approve(tx: Transaction, row: RowMapping, approvals: int, *, force: bool) -> BackfillApproved:
-    """End a review: what waits for it is published."""
-    id = row["id"]
-    values = {"approved_at": FromNow(), "approvals": approvals + 1, "forced": force}
-    if not backfills.move(tx.conn, id, S.RUNNING, S.IN_REVIEW, values):
-        raise Conflict(f"backfill {id} is no longer in review")
-    emit_state(tx, dict(row), S.RUNNING, database_now(tx.conn))
-    tx.schedule_check(id)
-    return BackfillApproved(backfill_id=id, pipeline=row["pipeline"], force=force)
-
-
-def _budget(command: Command, row: RowMapping | None) -> Budget | None:
+def _budget(command: Command, row: Planned | None) -> Budget | None:
     """The budget that a resume would go on with."""
     if row is None or not isinstance(command, BackfillResumeRequested):
         return None
     return budgets.of_row(row) if command.budget is None else command.budget
 
 
-def _values(tx: Transaction, id: str, to: BackfillState, budget: Budget | None) -> dict[str, Any]:
+def _values(
+    tx: Transaction, row: Planned, command: Command, to: BackfillState, budget: Budget | None
+) -> dict[str, Any]:
+    if isinstance(command, BackfillPublishRequested):
+        # Ends a review: what waits for it is published.
+        return {"approved_at": FromNow(), "approvals": (row.approved or 0) + 1, "forced": command.force}
     if to == S.RUNNING:
         # A resume accepts the failures committed so far, and none committed later.
-        accepted = {"resumed_at": FromNow(), "failed_before": count_failed(tx.conn, id)}
+        accepted = {"resumed_at": FromNow(), "failed_before": count_failed(tx.conn, row.id)}
         return {**accepted, **budgets.columns(budget)}
     return {"cancel_cause": str(CancelCause.USER)} if to == S.CANCELLING else {}

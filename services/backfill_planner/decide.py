@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from enum import Enum, auto
+from typing import TYPE_CHECKING, Literal
 
 from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
@@ -19,6 +18,10 @@ from retrofill_core.contract.backfills import (
 )
 from retrofill_core.domain.backfill import ACTIVE, BackfillState, OnRunFailure, end_state
 from retrofill_core.domain.run import RunState
+
+if TYPE_CHECKING:
+    from retrofill_core.store.backfills import Progress
+    from retrofill_core.store.rows import Backfill
 
 S = BackfillState
 Command = (
@@ -56,21 +59,6 @@ class Approved:
     """What it has staged is being published, or was."""
 
 
-class Review(Enum):
-    """Whether what a backfill stages waits for a review."""
-
-    NONE = auto()
-    WAITS = auto()
-    APPROVED = auto()
-
-    @classmethod
-    def of(cls, *, review: bool, approved_at: datetime | None) -> Review:
-        """From the columns of a backfill's row."""
-        if not review:
-            return cls.NONE
-        return cls.WAITS if approved_at is None else cls.APPROVED
-
-
 Answer = Enter | Approved | Unchanged | Refuse
 NO_BACKFILL = Refuse("there is no backfill with this id: 'retrofill backfill list' shows them all")
 
@@ -91,26 +79,23 @@ _COMMANDS: dict[type[Command], tuple[BackfillState, tuple[BackfillState, ...], t
 
 
 def answer_command(
-    command: Command,
-    state: str | None,
-    used_up: str | None = None,
-    review: Review = Review.NONE,
-    approvals: int = 0,
+    command: Command, state: str | None, used_up: str | None = None, approved: int | None = None
 ) -> Answer:
-    """Decide on a command for a backfill in ``state`` (``None``: no such backfill), approved so often.
+    """Decide on a command for a backfill in ``state`` (``None``: no such backfill).
 
     ``used_up``: which limit of the budget is reached, of the one that a resume brings along.
+    ``approved``: how often what it staged was approved; ``None`` if that needs no review.
     """
     if state is None:
         return NO_BACKFILL
     if isinstance(command, BackfillPublishRequested | BackfillDiscardRequested) and state != S.IN_REVIEW:
-        return _not_in_review(command, S(state), review)
+        return _not_in_review(command, S(state), approved)
     if isinstance(command, BackfillResumeRequested):
         if state == S.RUNNING and command.budget is not None:
             return Refuse("the backfill is running: pause it before it gets another budget")
         if state == S.PAUSED and used_up is not None:
             return Refuse(f"its budget is used up: {used_up}; resume it with a larger one (budget, --budget)")
-    if isinstance(command, BackfillPublishRequested) and command.review not in (None, approvals):
+    if isinstance(command, BackfillPublishRequested) and command.review not in (None, approved or 0):
         return Refuse(
             "another review has begun since: what it would replace was changed; compare again (diff), and then publish"
         )
@@ -124,37 +109,20 @@ def answer_command(
 
 
 def _not_in_review(
-    command: BackfillPublishRequested | BackfillDiscardRequested, state: BackfillState, review: Review
+    command: BackfillPublishRequested | BackfillDiscardRequested, state: BackfillState, approved: int | None
 ) -> Answer:
     """The answer to a command for a review that has not begun, is over or was never asked for."""
-    if review == Review.NONE:
+    if approved is None:
         return Refuse("its request did not ask for a review (publish, --review): its runs publish at once")
-    if isinstance(command, BackfillPublishRequested) and review == Review.APPROVED:
+    if isinstance(command, BackfillPublishRequested) and approved:
         return Approved()
     if isinstance(command, BackfillDiscardRequested) and state in (S.CANCELLING, S.CANCELLED):
         return Unchanged(state)
-    if review == Review.APPROVED:
+    if approved:
         return Refuse("its output was approved and can no longer be discarded")
     if state in (S.RUNNING, S.PAUSED):
         return Refuse(f"the backfill is {state}: it is reviewed once all its runs have ended or staged their output")
     return nothing_to_do(state, "publish" if isinstance(command, BackfillPublishRequested) else "discard")
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The facts about a backfill that ``judge`` needs."""
-
-    state: BackfillState
-    cancel_cause: str | None
-    on_run_failure: OnRunFailure
-    any_unfinished: bool
-    any_failed: bool
-    any_run_cancelled: bool
-    failed_since_resume: bool
-    used_up: str | None = None  # which limit of its budget
-    any_held: bool = False  # a run whose output waits for a review
-    any_publishing: bool = False  # one whose output was accepted, and approved if that is needed
-    any_open: bool = True  # one whose output was not accepted
 
 
 @dataclass(frozen=True)
@@ -165,8 +133,11 @@ class End:
 
 
 @dataclass(frozen=True)
-class PauseForFailure:
-    """A run failed and ``on_run_failure`` is ``pause``."""
+class Pause:
+    """A run failed and ``on_run_failure`` is ``pause``, or its budget is used up; ``message`` says which limit."""
+
+    cause: Literal["run_failure", "budget"]
+    message: str | None = None
 
 
 @dataclass(frozen=True)
@@ -181,32 +152,29 @@ class BeginReview:
     complete: bool
 
 
-@dataclass(frozen=True)
-class PauseForBudget:
-    """Its budget is used up; ``message`` says which limit."""
+def judge(
+    backfill: Backfill, runs: Progress, used_up: str | None
+) -> End | BeginReview | Pause | CancelForFailure | None:
+    """Decide whether a backfill ends, is to be reviewed, pauses or cancels over a failed run, or used up its budget.
 
-    message: str
-
-
-def judge(snapshot: Snapshot) -> End | BeginReview | PauseForFailure | CancelForFailure | PauseForBudget | None:
-    """Decide whether a backfill ends, is to be reviewed, pauses or cancels over a failed run, or used up its budget."""
-    if snapshot.state not in ACTIVE or snapshot.state == S.IN_REVIEW:
+    ``used_up``: which limit of it.
+    """
+    if backfill.state not in ACTIVE or backfill.state == S.IN_REVIEW:
         return None
-    not_done = snapshot.any_failed or snapshot.any_run_cancelled
-    if not snapshot.any_unfinished:
-        cancelling = snapshot.state == S.CANCELLING
-        return End(end_state(cancelling=cancelling, cancel_cause=snapshot.cancel_cause, any_not_done=not_done))
-    on_failure = snapshot.on_run_failure if snapshot.failed_since_resume else None
-    if on_failure == OnRunFailure.CANCEL and snapshot.state != S.CANCELLING:
+    cancelling, not_done = backfill.state == S.CANCELLING, runs.any_failed or runs.any_run_cancelled
+    if not runs.any_unfinished:
+        return End(end_state(cancelling=cancelling, cancel_cause=backfill.cancel_cause, any_not_done=not_done))
+    on_failure = backfill.on_run_failure if runs.failed_since_resume else None
+    if on_failure == OnRunFailure.CANCEL and not cancelling:
         return CancelForFailure()
-    if not snapshot.any_open:
+    if not runs.any_open:
         # A pause would hold up nothing.
-        waits = snapshot.any_held and not snapshot.any_publishing and snapshot.state != S.CANCELLING
+        waits = runs.any_held and not runs.any_publishing and not cancelling
         return BeginReview(complete=not not_done) if waits else None
-    if on_failure == OnRunFailure.PAUSE and snapshot.state == S.RUNNING:
-        return PauseForFailure()
-    if snapshot.used_up is not None and snapshot.state == S.RUNNING:
-        return PauseForBudget(snapshot.used_up)
+    if backfill.state == S.RUNNING and on_failure == OnRunFailure.PAUSE:
+        return Pause("run_failure")
+    if backfill.state == S.RUNNING and used_up is not None:
+        return Pause("budget", used_up)
     return None
 
 

@@ -4,24 +4,19 @@ alone.
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from sqlalchemy import RowMapping
+from typing import Literal
 
 from backfill_planner.calls import call_for_end
 from backfill_planner.decide import (
     BeginReview,
     CancelForFailure,
     End,
-    PauseForBudget,
-    PauseForFailure,
-    Snapshot,
+    Pause,
     judge,
     why_failed,
 )
-from backfill_planner.states import emit_state
+from backfill_planner.states import move
 from retrofill.system.crash import crash_point
-from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import (
@@ -36,9 +31,10 @@ from retrofill_core.contract.backfills import (
 )
 from retrofill_core.contract.topics import Topic
 from retrofill_core.deadlines.arming import resolve
-from retrofill_core.domain.backfill import BackfillState, CancelCause, OnRunFailure, show_command
+from retrofill_core.domain.backfill import BackfillState, CancelCause, show_command
 from retrofill_core.store import backfills, budgets, deadlines, reviews
 from retrofill_core.store.clock import database_now
+from retrofill_core.store.rows import Planned
 
 S = BackfillState
 _ENDS: dict[BackfillState, type[BackfillEnded]] = {
@@ -56,58 +52,40 @@ def check(tx: Transaction, id: str, partitions: int) -> None:
             tx.schedule_check(id, RECHECK_SECONDS)
         return
     progress = backfills.progress(tx.conn, id)
-    snapshot = Snapshot(
-        state=S(row["state"]),
-        cancel_cause=row["cancel_cause"],
-        on_run_failure=OnRunFailure(row["on_run_failure"]),
-        any_unfinished=progress.any_unfinished,
-        any_failed=progress.any_failed,
-        any_run_cancelled=progress.any_run_cancelled,
-        failed_since_resume=progress.failed_since_resume,
-        used_up=budgets.exceeded(tx.conn, id, budgets.of_row(row)),
-        any_held=progress.any_held,
-        any_publishing=progress.any_publishing,
-        any_open=progress.any_open,
-    )
-    match judge(snapshot):
+    match judge(row, progress, budgets.exceeded(tx.conn, id, budgets.of_row(row))):
         case End(state):
             _end(tx, row, state, partitions)
         case BeginReview(complete):
             _begin_review(tx, row, complete=complete)
-        case PauseForFailure():
-            _pause(tx, row, "run_failure")
-        case PauseForBudget(message):
-            _pause(tx, row, "budget", message)
+        case Pause(cause, message):
+            _pause(tx, row, cause, message)
         case CancelForFailure():
-            _move(tx, row, S.CANCELLING, {"cancel_cause": str(CancelCause.RUN_FAILURE)})
-            tx.emit(
-                Topic.BACKFILL_EVENTS,
-                id,
-                BackfillCancelling(backfill_id=id, pipeline=row["pipeline"], cause="run_failure"),
-            )
+            move(tx, row, S.CANCELLING, {"cancel_cause": str(CancelCause.RUN_FAILURE)})
+            event = BackfillCancelling(backfill_id=id, pipeline=row.pipeline, cause="run_failure")
+            tx.emit(Topic.BACKFILL_EVENTS, id, event)
         case None:
             pass
 
 
-def _pause(tx: Transaction, row: RowMapping, cause: Literal["run_failure", "budget"], why: str | None = None) -> None:
-    _move(tx, row, S.PAUSED, {})
+def _pause(tx: Transaction, row: Planned, cause: Literal["run_failure", "budget"], why: str | None) -> None:
+    move(tx, row, S.PAUSED, {})
     crash_point("pause:written")
-    event = BackfillPaused(backfill_id=row["id"], pipeline=row["pipeline"], cause=cause, message=why)
-    tx.emit(Topic.BACKFILL_EVENTS, row["id"], event)
+    event = BackfillPaused(backfill_id=row.id, pipeline=row.pipeline, cause=cause, message=why)
+    tx.emit(Topic.BACKFILL_EVENTS, row.id, event)
 
 
-def _begin_review(tx: Transaction, row: RowMapping, *, complete: bool) -> None:
+def _begin_review(tx: Transaction, row: Planned, *, complete: bool) -> None:
     """Wait for a request to publish or discard. Deadlines count the staging of a ``complete`` one as its success."""
-    id, now, runs = row["id"], database_now(tx.conn), backfills.run_counts(tx.conn, row["id"])
+    id, now, runs = row.id, database_now(tx.conn), backfills.run_counts(tx.conn, row.id)
     # What is reviewed again was complete before.
-    _move(tx, row, S.IN_REVIEW, {"staged_at": row["staged_at"] or now if complete else None}, runs)
+    move(tx, row, S.IN_REVIEW, {"staged_at": row.staged_at or now if complete else None}, runs)
     crash_point("review:written")
     changed = reviews.changed(tx.conn, id)
     event = BackfillInReview(
         backfill_id=id,
-        pipeline=row["pipeline"],
+        pipeline=row.pipeline,
         runs=runs,
-        review=reviews.approvals_of(row) or 0,
+        review=row.approved or 0,
         changed=len(changed),
         changed_intervals=tuple(changed[:MAX_LISTED]),
     )
@@ -116,32 +94,24 @@ def _begin_review(tx: Transaction, row: RowMapping, *, complete: bool) -> None:
         resolve(tx, deadlines.open_of_backfill(tx.conn, id))
 
 
-def _end(tx: Transaction, row: RowMapping, state: BackfillState, partitions: int) -> None:
+def _end(tx: Transaction, row: Planned, state: BackfillState, partitions: int) -> None:
     now = database_now(tx.conn)
-    runs = backfills.run_counts(tx.conn, row["id"])
-    _move(tx, row, state, {"ended_at": now}, runs)
+    runs = backfills.run_counts(tx.conn, row.id)
+    move(tx, row, state, {"ended_at": now}, runs)
     crash_point("end:written")
     more = {"message": why_failed(runs)} if state == S.FAILED else {}
     event = _ENDS[state](
-        backfill_id=row["id"],
-        pipeline=row["pipeline"],
+        backfill_id=row.id,
+        pipeline=row.pipeline,
         runs=runs,
         ended_at=now,
-        range_start=row["covers"].lower,
-        range_end=row["covers"].upper,
-        undoes=row["undoes"],
-        command=show_command(row["id"]),
+        range_start=row.covers.lower,
+        range_end=row.covers.upper,
+        undoes=row.undoes,
+        command=show_command(row.id),
         **more,
     )
-    tx.emit(Topic.BACKFILL_EVENTS, row["id"], event)
+    tx.emit(Topic.BACKFILL_EVENTS, row.id, event)
     call_for_end(tx, row, state, event, now, partitions)
-    resolve(tx, deadlines.open_of_backfill(tx.conn, row["id"]))
+    resolve(tx, deadlines.open_of_backfill(tx.conn, row.id))
     tx.after_commit.append(lambda: crash_point("end:committed"))
-
-
-def _move(
-    tx: Transaction, row: RowMapping, to: BackfillState, values: dict[str, Any], runs: dict[str, int] | None = None
-) -> None:
-    if not backfills.move(tx.conn, row["id"], to, row["state"], values):
-        raise Conflict(f"backfill {row['id']} is no longer {row['state']}")
-    emit_state(tx, dict(row), to, values.get("ended_at") or database_now(tx.conn), runs)

@@ -10,13 +10,15 @@ from sqlalchemy import Connection
 
 from backfill_planner import commands, endings
 from backfill_planner.admission import Admission
+from backfill_planner.answers import Request
 from backfill_planner.barrier import PipelinesBarrier
 from backfill_planner.progress import EVERY_SECONDS as PROGRESS_SECONDS
 from backfill_planner.progress import PROGRESS, Announcer
-from backfill_planner.requests import AnyRequest, KnownIntervals, Request, Target, answer_request
+from backfill_planner.requests import KnownIntervals, answer_request
 from backfill_planner.slow import TimedOut
+from backfill_planner.undo import answer_undo
 from retrofill_core.bus.faults import Conflict, Poison
-from retrofill_core.bus.handler import Hold, QuietHandler, Received
+from retrofill_core.bus.handler import Handler, Hold, Received
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.bus.worker.rechecks import ALL_ACTIVE, EVERY_SECONDS, check_all_active
@@ -29,10 +31,10 @@ from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.schedule import cron_of
 from retrofill_core.settings import Settings
 from retrofill_core.store import backfills, pipelines, planning, undo
-from retrofill_core.store.undo_plans import stored_undo
+from retrofill_core.store.pipelines import StoredPipeline
 
 
-class PlannerHandler(QuietHandler):
+class PlannerHandler(Handler):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._intervals = KnownIntervals(context.settings.max_plan_runs)
@@ -63,39 +65,41 @@ class PlannerHandler(QuietHandler):
             tx.schedule_check(id)
 
     def _answer(self, tx: Transaction, received: Sequence[Received]) -> None:
-        requests = [(one, one.message) for one in received if isinstance(one.message, AnyRequest)]
-        targets = _targets(tx.conn, [body for _, body in requests])
-        planning.lock_pipelines(tx.conn, [each.stored.no for each in targets.values() if each.stored])
+        requests = [one for one in received if isinstance(one.message, BackfillRequested | BackfillUndoRequested)]
+        asked = [one.message for one in requests if isinstance(one.message, BackfillRequested)]
+        undoes = {one.message.undoes for one in requests if isinstance(one.message, BackfillUndoRequested)}
+        stored = pipelines.find(tx.conn, {body.pipeline for body in asked}) if asked else {}
+        undone = undo.find(tx.conn, undoes) if undoes else {}
+        numbers = [each.no for each in stored.values()] + [each.pipeline_no for each in undone.values()]
+        planning.lock_pipelines(tx.conn, numbers)
         if len(requests) > 1:
-            self._check_known(requests, targets)
-        known = dict(backfills.outcomes(tx.conn, {one.key for one, _ in requests})) if requests else {}
+            self._check_known(asked, stored)
+        known = dict(backfills.outcomes(tx.conn, {one.key for one in requests})) if requests else {}
+        settings, partitions = self._context.settings, self._context.partitions
         for one in received:
+            key, times = one.key, self._timed_out.times(one.key)
             match one.message:
-                case BackfillRequested() | BackfillUndoRequested() as body:
-                    with self._timed_out.counted(one.key, alone=len(received) == 1):
-                        known[one.key] = answer_request(
-                            tx,
-                            Request(one.key, body, one.record, self._timed_out.times(one.key)),
-                            known,
-                            targets.get(_target(body), Target(None)),
-                            self._intervals,
-                            self._context.settings,
-                            self._context.partitions,
+                case BackfillRequested(pipeline=name) as body:
+                    request = Request(key, body, one.record, times)
+                    with self._timed_out.counted(key, alone=len(received) == 1):
+                        known[key] = answer_request(
+                            tx, request, known, stored.get(name), self._intervals, settings, partitions
                         )
+                case BackfillUndoRequested(undoes=id) as body:
+                    undoing = Request(key, body, one.record, times)
+                    with self._timed_out.counted(key, alone=len(received) == 1):
+                        known[key] = answer_undo(tx, undoing, known, undone.get(id), settings, partitions)
                 case other if isinstance(other, commands.COMMANDS):
-                    commands.handle_command(tx, one, other, self._context.partitions)
+                    commands.handle_command(tx, one, other, partitions)
                 case other:
                     raise _wrong_topic(one, other)
 
-    def _check_known(
-        self, requests: Sequence[tuple[Received, AnyRequest]], targets: Mapping[tuple[str, str], Target]
-    ) -> None:
+    def _check_known(self, asked: Sequence[BackfillRequested], stored: Mapping[str, StoredPipeline]) -> None:
         """Raise ``Conflict`` if a pipeline was changed since: in the transaction, the intervals of one request are
         computed at most.
         """
-        for _, body in requests:
-            stored = targets.get(_target(body), Target(None)).stored
-            if isinstance(body, BackfillRequested) and stored and not self._intervals.has(stored, body):
+        for body in asked:
+            if body.pipeline in stored and not self._intervals.has(stored[body.pipeline], body):
                 raise Conflict(f"pipeline {body.pipeline!r} was changed while its intervals were computed")
 
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:
@@ -131,25 +135,6 @@ class PlannerHandler(QuietHandler):
         """Forget the requests that waited, and what would be announced."""
         self._barrier.forget(partition)
         self._progress.forget(partition)
-
-
-def _target(body: AnyRequest) -> tuple[str, str]:
-    """The kind and name of what a request is about."""
-    if isinstance(body, BackfillUndoRequested):
-        return "backfill", body.undoes
-    return "pipeline", body.pipeline
-
-
-def _targets(conn: Connection, requests: Sequence[AnyRequest]) -> dict[tuple[str, str], Target]:
-    """What requests are about, as far as it exists."""
-    names = {body.pipeline for body in requests if isinstance(body, BackfillRequested)}
-    ids = {body.undoes for body in requests if isinstance(body, BackfillUndoRequested)}
-    stored = pipelines.find(conn, names) if names else {}
-    undone = undo.find(conn, ids) if ids else {}
-    return {
-        **{("pipeline", name): Target(each) for name, each in stored.items()},
-        **{("backfill", id): Target(stored_undo(each), each) for id, each in undone.items()},
-    }
 
 
 def _apply_pipeline(tx: Transaction, one: Received, settings: Settings) -> None:

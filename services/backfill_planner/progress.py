@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import RowMapping
-
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import BackfillProgress
 from retrofill_core.contract.cost import Cost
@@ -24,6 +22,7 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import budgets
 from retrofill_core.store import progress as store
 from retrofill_core.store.clock import database_now
+from retrofill_core.store.progress import Announced
 
 # The key of the check. No id contains a line break.
 PROGRESS = "\nprogress"
@@ -72,21 +71,21 @@ def announce(tx: Transaction, ids: Sequence[str]) -> Sequence[str]:
     Returns the ids whose budget is used up.
     """
     rows = store.announced(tx.conn, ids)
-    counts = store.counts(tx.conn, [row["id"] for row in rows])
-    changed = [row for row in rows if row["announced"] != counts[row["id"]]]
-    limited = [row for row in rows if row["budget_core_hours"] is not None]
+    counts = store.counts(tx.conn, [row.id for row in rows])
+    changed = [row for row in rows if row.runs_by_state != counts[row.id]]
+    limited = [row for row in rows if row.budget_core_hours is not None]
     if not changed and not limited:
         return ()
     now = database_now(tx.conn)
-    costs = store.costs(tx.conn, {row["id"] for row in (*changed, *limited)})
+    costs = store.costs(tx.conn, {row.id for row in (*changed, *limited)})
     if changed:
         _announce(tx, changed, counts, costs, now)
-    return [row["id"] for row in rows if _used_up(row, counts[row["id"]], costs.get(row["id"], {}), now)]
+    return [row.id for row in rows if _used_up(row, counts[row.id], costs.get(row.id, {}), now)]
 
 
 def _announce(
     tx: Transaction,
-    rows: Sequence[RowMapping],
+    rows: Sequence[Announced],
     counts: Mapping[str, Mapping[str, int]],
     costs: Mapping[str, Mapping[str, Any]],
     now: datetime,
@@ -94,21 +93,21 @@ def _announce(
     estimates = store.estimates(tx.conn, rows, counts, now)
     new = []
     for row in rows:
-        id = row["id"]
-        sequence = (row["sequence"] or 0) + 1
+        id = row.id
+        sequence = (row.sequence or 0) + 1
         new.append({"backfill_id": id, "sequence": sequence, "runs": counts[id]})
         cost = Cost(**costs[id]) if id in costs else None
-        facts = {"sequence": sequence, "at": now, "runs": row["runs"], "runs_by_state": counts[id], "cost": cost}
-        event = BackfillProgress(backfill_id=id, pipeline=row["pipeline"], **facts, **_ends(estimates.get(id), now))
+        facts = {"sequence": sequence, "at": now, "runs": row.runs, "runs_by_state": counts[id], "cost": cost}
+        event = BackfillProgress(backfill_id=id, pipeline=row.pipeline, **facts, **_ends(estimates.get(id), now))
         tx.emit(Topic.BACKFILL_EVENTS, id, event, linger=True)
     store.put(tx.conn, new)
 
 
-def _used_up(row: RowMapping, by_state: Mapping[str, int], cost: Mapping[str, Any], now: datetime) -> bool:
+def _used_up(row: Announced, by_state: Mapping[str, int], cost: Mapping[str, Any], now: datetime) -> bool:
     """Whether its budget is, which a check of it decides."""
     budget = budgets.of_row(row)
     spent = Spent(by_state.get(RunState.FAILED, 0), cost.get("core_seconds") or 0.0, now)
-    return row["state"] == BackfillState.RUNNING and budget is not None and used_up(budget, spent) is not None
+    return row.state == BackfillState.RUNNING and budget is not None and used_up(budget, spent) is not None
 
 
 def _ends(found: Estimate | None, now: datetime) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import RowMapping
-
 from backfill_planner.decide import NO_BACKFILL, Refuse, nothing_to_do
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.transaction import Transaction
@@ -20,6 +18,7 @@ from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.run import MACHINE, RunState
 from retrofill_core.domain.schedule import range_bound
 from retrofill_core.store import run_cancels as store
+from retrofill_core.store.rows import Planned
 from retrofill_core.store.run_cancels import Found
 
 # Most runs that one command names: its reply lists them.
@@ -81,7 +80,7 @@ def unknown(names: Sequence[str], found: Sequence[Found]) -> Iterator[str]:
 
 
 def cancel_runs(
-    tx: Transaction, id: str, row: RowMapping | None, command: RunCancelRequested, ce_id: str | None
+    tx: Transaction, id: str, row: Planned | None, command: RunCancelRequested, ce_id: str | None
 ) -> RunCancelAccepted | BackfillCommandRejected:
     """Record the cancels, if all of them are possible. ``row``: the backfill, locked."""
     decision = _decide(tx, row, command)
@@ -92,25 +91,25 @@ def cancel_runs(
     store.insert_all(tx.conn, id, ids, ce_id)
     crash_point("run-cancel:written")
     intervals = tuple(each.interval_start for each in decision.runs)
-    return RunCancelAccepted(backfill_id=id, pipeline=row["pipeline"], run_ids=ids, intervals=intervals)
+    return RunCancelAccepted(backfill_id=id, pipeline=row.pipeline, run_ids=ids, intervals=intervals)
 
 
-def _decide(tx: Transaction, row: RowMapping | None, command: RunCancelRequested) -> CancelRuns | Refuse:
+def _decide(tx: Transaction, row: Planned | None, command: RunCancelRequested) -> CancelRuns | Refuse:
     if row is None:
         return NO_BACKFILL
-    if row["state"] == S.CANCELLING:
+    if row.state == S.CANCELLING:
         return Refuse("the backfill is cancelling: all its runs are being cancelled")
-    if row["state"] not in (S.RUNNING, S.PAUSED):
-        return nothing_to_do(row["state"], "cancel")
-    definition: Mapping[str, str] = row["definition"]
+    if row.state not in (S.RUNNING, S.PAUSED):
+        return nothing_to_do(row.state, "cancel")
+    definition: Mapping[str, str] = row.definition
     zone = definition.get("timezone", "UTC")
     try:
         windows = days(command.intervals, zone)
     except ValueError as e:
         return Refuse(f"{e}; no run was cancelled")
     # Runs change states while this is decided: the run-starter decides again, from the rows.
-    by_start = store.starting_within(tx.conn, row["id"], windows, MAX_RUNS + 1) if windows else []
-    by_id = store.with_ids(tx.conn, row["id"], command.run_ids, after=len(windows)) if command.run_ids else []
+    by_start = store.starting_within(tx.conn, row.id, windows, MAX_RUNS + 1) if windows else []
+    by_id = store.with_ids(tx.conn, row.id, command.run_ids, after=len(windows)) if command.run_ids else []
     names = [*(each.isoformat() for each in command.intervals), *(f"id {each}" for each in command.run_ids)]
     return decide(names, [*by_start, *by_id], zone)
 

@@ -9,13 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
-from sqlalchemy import RowMapping
 
 from backfill_planner.decide import NO_BACKFILL, Refuse
 from backfill_planner.run_cancels import MAX_RUNS, days, named, refusal, unknown
-from backfill_planner.states import emit_state
+from backfill_planner.states import move
 from retrofill.system.crash import crash_point
-from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunRetryRequested, RunsRetried
 from retrofill_core.deadlines.arming import Armer, resolve
@@ -25,11 +23,12 @@ from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.deadline import alerts_counting_from, arm_planned
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import backfills, retries, reviews
+from retrofill_core.store import backfills, retries
 from retrofill_core.store.arrays import CHUNK
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.failures import count_failed
 from retrofill_core.store.retries import NewRun
+from retrofill_core.store.rows import Planned
 from retrofill_core.store.run_cancels import Found, starting_within
 
 S = BackfillState
@@ -66,7 +65,7 @@ def _problems(names: Sequence[str], found: Sequence[Found], zone: str) -> Iterat
 
 
 def retry_runs(
-    tx: Transaction, id: str, row: RowMapping | None, command: RunRetryRequested, partitions: int
+    tx: Transaction, id: str, row: Planned | None, command: RunRetryRequested, partitions: int
 ) -> RunsRetried | BackfillCommandRejected:
     """Replace the runs, if all of them may be retried. ``row``: the backfill, locked."""
     decision = _decide(tx, id, row, command)
@@ -74,47 +73,41 @@ def retry_runs(
         return BackfillCommandRejected(backfill_id=id, command=command.type, message=decision.message)
     assert row is not None
     try:
-        alerts = PipelineDefinition.model_validate(row["definition"]).deadlines
+        alerts = PipelineDefinition.model_validate(row.definition).deadlines
     except ValidationError:
         message = "a newer release planned the backfill: upgrade the backfill-planner to retry its runs"
         return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
     count, new = _replace(tx, row, decision, alerts_counting_from(alerts, *AT_PLANNING), partitions)
     # Which of the failures were accepted is not known, so those that were count as replaced first:
     # as long as one is left that may not have been, the backfill is paused or cancelled over it.
-    backfills.change(tx.conn, id, {"failed_before": max(0, row["failed_before"] - count)})
-    if row["state"] == S.IN_REVIEW:
-        _leave_review(tx, row)
+    backfills.change(tx.conn, id, {"failed_before": max(0, row.failed_before - count)})
+    if row.state == S.IN_REVIEW:
+        # It runs again until the new runs have ended or staged their output as well.
+        move(tx, row, S.RUNNING, {"staged_at": None})
     crash_point("run-retry:written")
     listed = new if count <= MAX_LISTED else []
     return RunsRetried(
         backfill_id=id,
-        pipeline=row["pipeline"],
+        pipeline=row.pipeline,
         runs=count,
         run_ids=tuple(each.id for each in listed),
         intervals=tuple(each.interval_start for each in listed),
     )
 
 
-def _leave_review(tx: Transaction, row: RowMapping) -> None:
-    """Run again until the new runs have ended or staged their output as well."""
-    if not backfills.move(tx.conn, row["id"], S.RUNNING, S.IN_REVIEW, {"staged_at": None}):
-        raise Conflict(f"backfill {row['id']} is no longer in review")
-    emit_state(tx, dict(row), S.RUNNING, database_now(tx.conn))
-
-
-def _decide(tx: Transaction, id: str, row: RowMapping | None, command: RunRetryRequested) -> RetryRuns | Refuse:
+def _decide(tx: Transaction, id: str, row: Planned | None, command: RunRetryRequested) -> RetryRuns | Refuse:
     if row is None:
         return NO_BACKFILL
-    if row["state"] == S.CANCELLING:
+    if row.state == S.CANCELLING:
         return Refuse(f"the backfill is cancelling: once it has ended, use 'retrofill backfill retry {id}'")
-    if row["state"] not in (S.RUNNING, S.PAUSED, S.IN_REVIEW):
-        return Refuse(f"the backfill is {row['state']}: 'retrofill backfill retry {id}' requests a new one")
+    if row.state not in (S.RUNNING, S.PAUSED, S.IN_REVIEW):
+        return Refuse(f"the backfill is {row.state}: 'retrofill backfill retry {id}' requests a new one")
     if command.all_failed == bool(command.intervals):
         return Refuse("it must name runs: give either intervals (logical dates) or all_failed")
     if command.all_failed:
         failed = count_failed(tx.conn, id)
         return RetryRuns(None) if failed else Refuse("none of its runs is failed: there is nothing to retry")
-    zone = row["definition"].get("timezone", "UTC")
+    zone = row.definition.get("timezone", "UTC")
     try:
         windows = days(command.intervals, zone)
     except ValueError as e:
@@ -124,24 +117,24 @@ def _decide(tx: Transaction, id: str, row: RowMapping | None, command: RunRetryR
 
 
 def _replace(
-    tx: Transaction, row: RowMapping, decision: RetryRuns, alerts: Sequence[DeadlineAlert], partitions: int
+    tx: Transaction, row: Planned, decision: RetryRuns, alerts: Sequence[DeadlineAlert], partitions: int
 ) -> tuple[int, list[NewRun]]:
     """Replace the runs, ``CHUNK`` of them per statement, and arm the deadlines of the new ones.
 
     Returns their number, and the first ``MAX_LISTED`` of them or some more.
     """
     now = database_now(tx.conn)
-    armer = Armer(tx, row["id"], row["pipeline"], partitions, now)
+    armer = Armer(tx, row.id, row.pipeline, partitions, now)
     new: list[NewRun] = []
     count, last = 0, -1
     left = MAX_HINTS
     while True:
         # Of the runs that fail meanwhile, only later ones are retried as well.
-        chunk = retries.failed(tx.conn, row["id"], decision.ids, after=last, most=CHUNK)
+        chunk = retries.failed(tx.conn, row.id, decision.ids, after=last, most=CHUNK)
         if not chunk:
             return count, new
         # What a retry stages was not part of the reviews until now.
-        made = retries.replace(tx.conn, chunk, now, reviews.approvals_of(row) or 0)
+        made = retries.replace(tx.conn, chunk, now, row.approved or 0)
         for alert in alerts:
             armer.arm(alert, [Subject(each.id, arm_planned(alert, each.interval_start, now)) for each in made])
         open_ones = retries.armed_deadlines(tx.conn, [each.replaces for each in made], left) if left else []

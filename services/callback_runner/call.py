@@ -14,7 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, wait_exponential
 from callback_runner.claims import Claim
 from callback_runner.decide import Outcome, Raised, Superseded, after_try
 from callback_runner.kinds import Kinds
-from callback_runner.record import record, tried_of
+from callback_runner.record import record
 from callback_runner.tries import Try
 from retrofill.errors import first_line
 from retrofill.log import get_log
@@ -71,11 +71,11 @@ class Call:
                 outcome = self._call()
             crash_point("callback:called")
             if isinstance(outcome, Superseded):
-                log.warning("callback_superseded", deadline=claim.deadline_id, attempt=claim.attempt)
+                log.warning("callback_superseded", deadline=claim.deadline_id, attempt=claim.attempts)
             else:
                 self._record_until_landed(outcome)
         except Exception as e:
-            log.error("callback_not_recorded", deadline=claim.deadline_id, attempt=claim.attempt, exc_info=e)
+            log.error("callback_not_recorded", deadline=claim.deadline_id, attempt=claim.attempts, exc_info=e)
         finally:
             self._done(self)
 
@@ -163,9 +163,9 @@ class Call:
 
     def _record(self, outcome: Outcome) -> None:
         claim, settings = self.claim, self._settings
-        decision = after_try(outcome, claim.attempt, settings.callback_max_attempts, at_most_once=claim.at_most_once)
+        decision = after_try(outcome, claim.attempts, settings.callback_max_attempts, at_most_once=claim.at_most_once)
         with token_transaction(self._engine, CALLBACK_RUNNER, claim.shard, settings.max_message_bytes) as tx:
-            record(tx, tried_of(claim), decision)
+            record(tx, claim, decision)
             crash_point("callback:before-commit")
         crash_point("callback:committed")
 

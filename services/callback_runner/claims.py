@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from retrofill_core.bus.envelope import ID_NAMESPACE
+from retrofill_core.store.callbacks import Claimed, Pending
 
 
-@dataclass(frozen=True)
-class Claim:
-    # The callback's id; without an occasion, its deadline's too.
-    deadline_id: int
+@dataclass(frozen=True, kw_only=True)
+class Claim(Claimed):
+    """A callback that this runner calls."""
+
     shard: int
-    # The function's name, the webhook's URL or the topic.
-    name: str
-    kind: str
-    pipeline: str
-    options: Mapping[str, Any]
     kwargs: dict[str, Any]
-    # What happened, as published; empty in rows of an older release.
     event: dict[str, Any]
-    attempt: int
-    runners_lost: int
-    token: str
     # Since when the URL answers 410 Gone; ``None`` for a replay, which tries again.
     off_since: datetime | None
-    # What a pipeline lists it for; ``None`` for a deadline's.
-    occasion: str | None = None
-    backfill_id: str | None = None
-
-    @property
-    def at_most_once(self) -> bool:
-        """Whether a call with an uncertain outcome must not be repeated."""
-        return bool(self.options.get("at_most_once"))
-
-    @property
-    def replayed(self) -> bool:
-        """Whether a user requested this call after the callback had failed."""
-        return bool(self.options.get("replayed"))
 
     @property
     def idempotency_key(self) -> str:
@@ -60,7 +38,7 @@ class Claim:
     @property
     def context(self) -> dict[str, Any]:
         """The ``context`` argument of a function: the event's fields with those of this try."""
-        call = {**self._id, "idempotency_key": self.idempotency_key, "attempt": self.attempt}
+        call = {**self._id, "idempotency_key": self.idempotency_key, "attempt": self.attempts}
         return {**self.event, **call}
 
     @property
@@ -79,22 +57,21 @@ class Claim:
         return f"{self.deadline_id}-{uuid.uuid5(ID_NAMESPACE, f'{installation}:{self.idempotency_key}').hex}"
 
 
-def claim_of(row: Mapping[str, Any], shard: int) -> Claim:
-    """A claim of a pending row, with a new token."""
-    replayed = row["options"].get("replayed")
+def claim_of(one: Pending, shard: int) -> Claim:
+    """A claim of a pending callback, with a new token."""
     return Claim(
-        deadline_id=row["deadline_id"],
+        deadline_id=one.deadline_id,
         shard=shard,
-        name=row["name"],
-        kind=row["kind"],
-        pipeline=row["pipeline"],
-        options=row["options"],
-        kwargs=row["kwargs"],
-        event=row["event"],
-        attempt=row["attempts"] + 1,
-        runners_lost=row["runners_lost"],
+        name=one.name,
+        kind=one.kind,
+        pipeline=one.pipeline,
+        options=one.options,
+        kwargs=one.kwargs,
+        event=one.event,
+        attempts=one.attempts + 1,
+        runners_lost=one.runners_lost,
         token=uuid.uuid4().hex,
-        off_since=None if replayed else row["off_since"],
-        occasion=row["occasion"],
-        backfill_id=row["backfill_id"],
+        off_since=None if one.replayed else one.off_since,
+        occasion=one.occasion,
+        backfill_id=one.backfill_id,
     )

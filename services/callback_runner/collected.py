@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from retrofill.errors import shortened
@@ -14,60 +15,59 @@ from retrofill_core.deadlines.calling import expanded
 from retrofill_core.domain.backfill import show_command
 from retrofill_core.domain.templates import in_zone
 from retrofill_core.store import listed, subjects
+from retrofill_core.store.callbacks import Pending
 from retrofill_core.store.clock import database_now
-from retrofill_core.store.transition import Values
 
 # A call lists at most this many runs; all are rows of ``callback_run``.
 LISTED = 100
 ERROR_CHARACTERS = 500
 
 
-def close_all(tx: Transaction, rows: Sequence[Values]) -> list[Values]:
+def close_all(tx: Transaction, pending: Sequence[Pending]) -> list[Pending]:
     """Give locked callbacks that collect failures their event. Returns all, as they are now."""
-    open_ = [row for row in rows if row["collects"]]
-    if not open_:
-        return list(rows)
-    backfills = subjects.backfill_facts(tx.conn, {row["backfill_id"] for row in open_})
-    return [_close(tx, row, backfills[row["backfill_id"]]) if row["collects"] else row for row in rows]
+    ids = {one.backfill_id for one in pending if one.collects and one.backfill_id is not None}
+    backfills = subjects.backfill_facts(tx.conn, ids) if ids else {}
+    return [_close(tx, one, backfills) if one.collects else one for one in pending]
 
 
-def _close(tx: Transaction, row: Values, backfill: subjects.BackfillFacts) -> Values:
-    id = row["deadline_id"]
+def _close(tx: Transaction, one: Pending, backfills: Mapping[str, subjects.BackfillFacts]) -> Pending:
+    assert one.backfill_id is not None  # only what a pipeline lists collects
+    id, backfill = one.deadline_id, backfills[one.backfill_id]
     count = listed.count_failed_runs(tx.conn, id)
     failed = [_failed(each) for each in listed.failed_runs(tx.conn, id, LISTED)]
     event = RunsFailed(
         callback_id=id,
-        pipeline=row["pipeline"],
-        backfill_id=row["backfill_id"],
+        pipeline=one.pipeline,
+        backfill_id=one.backfill_id,
         count=count,
         not_listed=count - len(failed),
         failed=failed,
         runs=backfill.runs,
         runs_done=backfill.runs_done,
         closed_at=database_now(tx.conn),
-        callback=row["name"],
-        command=show_command(row["backfill_id"]),
+        callback=one.name,
+        command=show_command(one.backfill_id),
     )
-    kwargs = expanded(row["kwargs"], in_zone(_fields(event), backfill.timezone), callback=id)
+    kwargs = expanded(one.kwargs, in_zone(_fields(event), backfill.timezone), callback=id)
     body = event.model_dump(mode="json", by_alias=True, exclude_none=True)
     listed.close(tx.conn, id, body, kwargs)
     tx.emit(Topic.CALLBACK_EVENTS, id, event)
-    return {**row, "event": body, "kwargs": kwargs}
+    return replace(one, event=body, kwargs=kwargs)
 
 
-def _failed(row: Values) -> FailedRun:
+def _failed(run: listed.Failed) -> FailedRun:
     return FailedRun(
-        run_id=row["id"],
-        interval_start=row["interval_start"],
-        interval_end=row["interval_end"],
-        attempt=row["attempt"],
-        lost_attempts=row["lost_attempts"],
-        failed_at=row["finished_at"],
-        error=None if row["error"] is None else _cut(row["error"]),
+        run_id=run.id,
+        interval_start=run.interval_start,
+        interval_end=run.interval_end,
+        attempt=run.attempt,
+        lost_attempts=run.lost_attempts,
+        failed_at=run.finished_at,
+        error=None if run.error is None else _cut(run.error),
     )
 
 
-def _cut(error: dict[str, Any]) -> ErrorInfo:
+def _cut(error: Mapping[str, str]) -> ErrorInfo:
     return ErrorInfo(type=error["type"], message=shortened(error["message"], ERROR_CHARACTERS))
 
 

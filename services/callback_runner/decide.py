@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from tenacity import RetryCallState, Retrying, wait_exponential_jitter
 
 from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.polling import seconds_until
+
+if TYPE_CHECKING:
+    from retrofill_core.store.callbacks import Due
 
 _BACKOFF = wait_exponential_jitter(multiplier=0.5, max=60, exp_base=2, jitter=0.5)
 
@@ -101,30 +105,21 @@ def seconds_to_next(next_try: datetime | None, next_lapse: datetime | None, now:
     return seconds_until(min((moment for moment in (next_try, next_lapse) if moment), default=None), now)
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A callback that is due."""
-
-    deadline_id: int
-    pipeline: str
-    since: datetime
-
-
 def max_per_pipeline(slots: int) -> int:
     """Slots of a runner that one pipeline's callbacks may hold, so others get some too."""
     return max(1, slots // 2)
 
 
 def take_turns(
-    waiting: Iterable[Waiting], running: Mapping[str, int], served: Mapping[str, int], free: int, most: int
+    due: Iterable[Due], running: Mapping[str, int], served: Mapping[str, int], free: int, most: int
 ) -> list[int]:
     """The deadline ids of up to ``free`` callbacks to claim.
 
     Pipelines take turns: fewest ``running`` calls first, then the least recently ``served`` (a
     growing number). None gets more than ``most`` slots. Within one, the longest waiting is first.
     """
-    queues: dict[str, list[Waiting]] = {}
-    for one in sorted(waiting, key=lambda w: (w.since, w.deadline_id), reverse=True):
+    queues: dict[str, list[Due]] = {}
+    for one in sorted(due, key=lambda w: (w.since, w.deadline_id), reverse=True):
         queues.setdefault(one.pipeline, []).append(one)
     calls = {pipeline: running.get(pipeline, 0) for pipeline in queues}
     chosen: list[int] = []
@@ -151,10 +146,9 @@ def why_not_replayed(state: str | None) -> str:
             return f"it is {state}: it is called without a replay"
 
 
-def unknown(name: str, known: Iterable[str]) -> Impossible:
-    """The outcome for a function that the settings do not allow."""
-    names = ", ".join(sorted(known)) or "none"
-    return Impossible(f"{name!r} is not in the allow-list of callbacks (RETROFILL_CALLBACKS); names there: {names}")
+def unknown(what: str, setting: str, known: Iterable[str]) -> Impossible:
+    """The outcome for a name that a setting lacks; ``what`` says so."""
+    return Impossible(f"{what} ({setting}); names there: {', '.join(sorted(known)) or 'none'}")
 
 
 def switched_off(url: str, since: datetime) -> Impossible:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -17,7 +18,6 @@ from callback_runner.claims import Claim, claim_of
 from callback_runner.collected import close_all
 from callback_runner.decide import (
     Raised,
-    Waiting,
     after_try,
     max_per_pipeline,
     seconds_to_next,
@@ -25,10 +25,10 @@ from callback_runner.decide import (
     why_not_replayed,
 )
 from callback_runner.kinds import Kinds
-from callback_runner.record import Tried, record
+from callback_runner.record import record
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Poison
-from retrofill_core.bus.handler import RECHECK_SECONDS, QuietHandler, Received
+from retrofill_core.bus.handler import RECHECK_SECONDS, Handler, Received
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.set_aside import SetAside
 from retrofill_core.bus.transaction import Transaction
@@ -40,8 +40,8 @@ from retrofill_core.contract.deadlines import (
 )
 from retrofill_core.contract.topics import Topic
 from retrofill_core.store import callbacks
+from retrofill_core.store.callbacks import Claimed, Pending
 from retrofill_core.store.engine import make_engine
-from retrofill_core.store.transition import Values
 
 # The only check key: the shard's callbacks.
 CALLBACKS = "callbacks"
@@ -56,7 +56,7 @@ DRAIN_SECONDS = 3.0
 SILENT_SECONDS = RENEW_SECONDS + 1.0
 
 
-class CallbackHandler(QuietHandler):
+class CallbackHandler(Handler):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
@@ -150,29 +150,18 @@ class CallbackHandler(QuietHandler):
         """
         now, before = time.monotonic(), self._silent.get(tx.partition, {})
         lapsed = callbacks.lock_lapsed(tx.conn, tx.partition, mine, self._set_aside.ids())
-        silent = self._silent[tx.partition] = {row["token"]: before.get(row["token"], now) for row in lapsed}
-        dead = [row for row in lapsed if now - silent[row["token"]] >= SILENT_SECONDS]
+        silent = self._silent[tx.partition] = {one.token: before.get(one.token, now) for one in lapsed}
+        dead = [one for one in lapsed if now - silent[one.token] >= SILENT_SECONDS]
         self._set_aside.each(tx, dead, self._record_lost)
         left = [since + SILENT_SECONDS - now for since in silent.values() if now - since < SILENT_SECONDS]
         return min(left, default=None)
 
-    def _record_lost(self, tx: Transaction, dead: Sequence[Values]) -> None:
-        for row in dead:
-            tried = Tried(
-                deadline_id=row["deadline_id"],
-                name=row["name"],
-                kind=row["kind"],
-                pipeline=row["pipeline"],
-                token=row["token"],
-                attempts=row["attempts"],
-                runners_lost=row["runners_lost"] + 1,
-                occasion=row["occasion"],
-                backfill_id=row["backfill_id"],
-            )
-            died = Raised("the callback-runner died during the call", at_once=True, uncertain=True)
-            once = bool(row["options"].get("at_most_once"))
-            decision = after_try(died, tried.attempts, self._settings.callback_max_attempts, at_most_once=once)
-            record(tx, tried, decision)
+    def _record_lost(self, tx: Transaction, dead: Sequence[Claimed]) -> None:
+        died = Raised("the callback-runner died during the call", at_once=True, uncertain=True)
+        for one in dead:
+            most = self._settings.callback_max_attempts
+            decision = after_try(died, one.attempts, most, at_most_once=one.at_most_once)
+            record(tx, replace(one, runners_lost=one.runners_lost + 1), decision)
 
     def _claim(self, tx: Transaction, running: Mapping[str, int], free: int) -> tuple[list[str], bool]:
         """Claim up to ``free`` callbacks, called after the commit.
@@ -182,13 +171,12 @@ class CallbackHandler(QuietHandler):
         full = [pipeline for pipeline, calls in running.items() if calls >= self._max_per_pipeline]
         of_each = min(free, self._max_per_pipeline)
         due = callbacks.due(tx.conn, tx.partition, full, of_each, self._set_aside.ids())
-        waiting = [Waiting(**row) for row in due]
-        chosen = take_turns(waiting, running, self._served, free, self._max_per_pipeline)
+        chosen = take_turns(due, running, self._served, free, self._max_per_pipeline)
         pending = callbacks.lock_pending(tx.conn, chosen)
         # The others already have their event: for them there is nothing to undo.
-        collects = any(row["collects"] for row in pending)
+        collects = any(one.collects for one in pending)
         claims = list(chain.from_iterable(self._set_aside.each(tx, pending, _claims_of, writes=collects)))
-        rows = [{"deadline_id": c.deadline_id, "token": c.token, "attempts": c.attempt} for c in claims]
+        rows = [{"deadline_id": c.deadline_id, "token": c.token, "attempts": c.attempts} for c in claims]
         landed = callbacks.claim(tx.conn, rows, LEASE_SECONDS)
         claims = [claim for claim in claims if claim.deadline_id in landed]
         if claims:
@@ -212,8 +200,8 @@ class CallbackHandler(QuietHandler):
         self._context.notified(SLOT_FREE, "")
 
 
-def _claims_of(tx: Transaction, pending: Sequence[Values]) -> list[Claim]:
-    return [claim_of(row, tx.partition) for row in close_all(tx, pending)]
+def _claims_of(tx: Transaction, pending: Sequence[Pending]) -> list[Claim]:
+    return [claim_of(one, tx.partition) for one in close_all(tx, pending)]
 
 
 def replay(tx: Transaction, received: Received, request: CallbackReplayRequested) -> None:
@@ -221,17 +209,17 @@ def replay(tx: Transaction, received: Received, request: CallbackReplayRequested
     id = request.deadline_id
     if received.key != str(id):
         raise Poison(f"the key {received.key!r} differs from the callback's id {id}: use the id as the key")
-    row = callbacks.replay(tx.conn, id)
-    if row is None:
+    replayed = callbacks.replay(tx.conn, id)
+    if replayed is None:
         why = why_not_replayed(callbacks.state_of(tx.conn, id))
         rejected = CallbackReplayRejected(deadline_id=id, message=f"callback {id}: {why}")
         tx.emit(Topic.CALLBACK_EVENTS, id, rejected, reply_to=received.record)
         return
     answer = CallbackReplayed(
         deadline_id=id,
-        callback=row["name"],
-        kind=row["kind"],
-        occasion=row["occasion"],
-        backfill_id=row["backfill_id"],
+        callback=replayed.name,
+        kind=replayed.kind,
+        occasion=replayed.occasion,
+        backfill_id=replayed.backfill_id,
     )
     tx.emit(Topic.CALLBACK_EVENTS, id, answer, reply_to=received.record)

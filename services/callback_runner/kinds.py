@@ -49,7 +49,8 @@ class Kinds:
     def _function(self, claim: Claim, alive_until: float) -> Begun:
         target = self._settings.callbacks.get(claim.name)
         if target is None:
-            return unknown(claim.name, self._settings.callbacks)
+            what = f"{claim.name!r} is not in the allow-list of callbacks"
+            return unknown(what, "RETROFILL_CALLBACKS", self._settings.callbacks)
         try:
             return FunctionTry(target, claim, alive_until), self._settings.callback_timeout_seconds
         except OSError as e:

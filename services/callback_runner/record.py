@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from callback_runner.claims import Claim
 from callback_runner.decide import Decision, GiveUp, Succeed, TryAgain
 from retrofill.log import get_log
 from retrofill_core.bus.observability import metrics
@@ -14,50 +12,20 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import CallbackFailed, CallbackReplayRequested, CallbackSucceeded
 from retrofill_core.contract.topics import Topic
 from retrofill_core.store import callbacks
+from retrofill_core.store.callbacks import Claimed
 
 log = get_log(__name__)
 _OUTCOMES = {Succeed: "succeeded", GiveUp: "failed", TryAgain: "to_be_repeated"}
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A callback with an ended try."""
-
-    deadline_id: int
-    name: str
-    kind: str
-    pipeline: str
-    token: str
-    attempts: int
-    runners_lost: int
-    replayed: bool = False
-    occasion: str | None = None
-    backfill_id: str | None = None
-
-
-def tried_of(claim: Claim) -> Tried:
-    return Tried(
-        claim.deadline_id,
-        claim.name,
-        claim.kind,
-        claim.pipeline,
-        claim.token,
-        claim.attempt,
-        claim.runners_lost,
-        claim.replayed,
-        claim.occasion,
-        claim.backfill_id,
-    )
-
-
-def record(tx: Transaction, tried: Tried, decision: Decision) -> bool:
+def record(tx: Transaction, tried: Claimed, decision: Decision) -> bool:
     """Apply ``decision`` under the token. Returns False if another runner has the claim."""
     landed = _apply(tx, tried, decision)
     tx.after_commit.append(partial(_log, tried, decision, landed=landed))
     return landed
 
 
-def _apply(tx: Transaction, tried: Tried, decision: Decision) -> bool:
+def _apply(tx: Transaction, tried: Claimed, decision: Decision) -> bool:
     id, token = tried.deadline_id, tried.token
     match decision:
         case Succeed():
@@ -78,7 +46,7 @@ def _apply(tx: Transaction, tried: Tried, decision: Decision) -> bool:
     return landed
 
 
-def _failed(tx: Transaction, tried: Tried, decision: GiveUp) -> None:
+def _failed(tx: Transaction, tried: Claimed, decision: GiveUp) -> None:
     """Publish the failure, and a dead letter whose replay repeats the call."""
     id, error = tried.deadline_id, storable(decision.error)
     tx.emit(Topic.CALLBACK_EVENTS, id, CallbackFailed(**_facts(tried), message=error, uncertain=decision.uncertain))
@@ -87,7 +55,7 @@ def _failed(tx: Transaction, tried: Tried, decision: GiveUp) -> None:
         callbacks.switch_off(tx.conn, tried.name, id)
 
 
-def _facts(tried: Tried) -> dict[str, Any]:
+def _facts(tried: Claimed) -> dict[str, Any]:
     return {
         "deadline_id": tried.deadline_id,
         "callback": tried.name,
@@ -99,7 +67,7 @@ def _facts(tried: Tried) -> dict[str, Any]:
     }
 
 
-def _log(tried: Tried, decision: Decision, *, landed: bool) -> None:
+def _log(tried: Claimed, decision: Decision, *, landed: bool) -> None:
     """Log and count each try exactly once, after its commit."""
     outcome = _OUTCOMES[type(decision)] if landed else "superseded"
     metrics.CALLBACKS.labels(tried.kind, outcome).inc()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection
 
 from deadline_watcher import events
 from deadline_watcher.decide import seconds_to_next
 from deadline_watcher.verdicts import apply_verdicts, call, recover, task_ends
 from retrofill_core.bus.faults import Poison
-from retrofill_core.bus.handler import RECHECK_SECONDS, QuietHandler, Received
+from retrofill_core.bus.handler import RECHECK_SECONDS, Handler, Received
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.set_aside import SetAside
@@ -33,7 +33,7 @@ SWEEP = "sweep"
 SWEEP_SECONDS = 0.2
 
 
-class WatcherHandler(QuietHandler):
+class WatcherHandler(Handler):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._deadlines = SetAside("deadline_set_aside", logged={"deadline": "id", "alert": "alert"})
@@ -60,9 +60,9 @@ class WatcherHandler(QuietHandler):
         if resolved:
             # Before judging, so a miss found there is not reported as recovered twice.
             recover(tx, deadlines.late(tx.conn, tx.partition, resolved))
-            rows = deadlines.lock_named(tx.conn, tx.partition, resolved)
-            apply_verdicts(tx, rows)
-            self._recheck_soon(tx, resolved - {row["id"] for row in rows})
+            armed = deadlines.lock_named(tx.conn, tx.partition, resolved)
+            apply_verdicts(tx, armed)
+            self._recheck_soon(tx, resolved - {one.id for one in armed})
             # A miss may have opened a digest.
             tx.schedule_check(DUE)
 
@@ -80,12 +80,12 @@ class WatcherHandler(QuietHandler):
         """Judge due deadlines and schedule the next check."""
         # First, so a miss found now opens a new window instead of joining one that has ended.
         close_due(tx, self._digests)
-        rows = deadlines.lock_due(tx.conn, tx.partition, self._deadlines.ids())
-        self._deadlines.each(tx, rows, apply_verdicts)
+        due = deadlines.lock_due(tx.conn, tx.partition, self._deadlines.ids())
+        self._deadlines.each(tx, due, apply_verdicts)
         # A digest has the id of a deadline that is missed, so no other row is excluded with it.
         excluding = self._deadlines.ids() | self._digests.ids()
         earliest, now = deadlines.next_moment(tx.conn, tx.partition, excluding)
-        tx.schedule_check(DUE, seconds_to_next(earliest, now, more=len(rows) >= deadlines.BATCH))
+        tx.schedule_check(DUE, seconds_to_next(earliest, now, more=len(due) >= deadlines.BATCH))
 
     def _sweep(self, tx: Transaction) -> None:
         """Check deadlines that a former owner meant to recheck before they are due."""
@@ -99,11 +99,11 @@ class WatcherHandler(QuietHandler):
             tx.schedule_check(SWEEP, SWEEP_SECONDS)
 
     def _check_one(self, tx: Transaction, id: int) -> None:
-        rows = deadlines.lock_named(tx.conn, tx.partition, [id])
-        self._deadlines.each(tx, rows, apply_verdicts)
+        armed = deadlines.lock_named(tx.conn, tx.partition, [id])
+        self._deadlines.each(tx, armed, apply_verdicts)
         # A miss may have opened a digest.
         tx.schedule_check(DUE)
-        if not rows:
+        if not armed:
             self._recheck_soon(tx, {id})
 
     def _recheck_soon(self, tx: Transaction, ids: Collection[int]) -> None:
@@ -127,31 +127,23 @@ class WatcherHandler(QuietHandler):
 
 def close_due(tx: Transaction, set_aside: SetAside) -> None:
     """Close the shard's digests whose window has ended, except those that are set aside."""
-    set_aside.each(tx, digests.lock_due(tx.conn, tx.partition, set_aside.ids()), _close_all)
+    set_aside.each(tx, digests.lock_due(tx.conn, tx.partition, set_aside.ids()), _close)
 
 
-def _close_all(tx: Transaction, windows: Sequence[RowMapping]) -> None:
+def _close(tx: Transaction, windows: Sequence[digests.Window]) -> None:
     for window in windows:
-        _close(tx, window)
-
-
-def _close(tx: Transaction, window: RowMapping) -> None:
-    now = database_now(tx.conn)
-    digests.close(tx.conn, window["id"], now)
-    # No miss can join any more. Reading is bounded by LISTED, however many did.
-    count = deadlines.count_of_digest(tx.conn, window["id"])
-    rows = deadlines.of_digest(tx.conn, window["id"], LISTED)
-    tasks = task_ends(tx, rows)
-    backfills = subjects.backfill_facts(tx.conn, {row["backfill_id"] for row in rows})
-    fields = [
-        events.facts(row, backfills[row["backfill_id"]], tasks, row["decided_at"])
-        | {"recovered_at": row["recovered_at"]}
-        for row in rows
-    ]
-    lead = rows[0]
-    parts = events.digest(dict(window), lead["callback"], fields, count, now, tx.max_message_bytes)
-    for part in parts:
-        tx.emit(Topic.DEADLINE_MISSED, window["id"], part)
-    if lead["callback"] is not None:
-        timezone = backfills[lead["backfill_id"]].timezone
-        call(tx, [events.callback(lead, fields[0], parts[0], timezone, count)])
+        now = database_now(tx.conn)
+        digests.close(tx.conn, window.id, now)
+        # No miss can join any more. Reading is bounded by LISTED, however many did.
+        count = deadlines.count_of_digest(tx.conn, window.id)
+        missed = deadlines.of_digest(tx.conn, window.id, LISTED)
+        tasks = task_ends(tx, missed)
+        backfills = subjects.backfill_facts(tx.conn, {one.backfill_id for one in missed})
+        facts = [events.in_digest(one, backfills[one.backfill_id], tasks) for one in missed]
+        first = missed[0]
+        parts = events.digest(window, first.callback, facts, count, now, tx.max_message_bytes)
+        for part in parts:
+            tx.emit(Topic.DEADLINE_MISSED, window.id, part)
+        if first.callback is not None:
+            timezone = backfills[first.backfill_id].timezone
+            call(tx, [events.callback(first, first.callback, facts[0], parts[0], timezone, now, count)])

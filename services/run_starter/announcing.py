@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
-
-from sqlalchemy import RowMapping
 
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.runs import RunPublishing
 from retrofill_core.contract.states import IntervalStateChanged, interval_key
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.run import RunState
+from retrofill_core.store.rows import Run
 
-Row = RowMapping | Mapping[str, Any]
 
-
-def facts(row: Row, pipeline: str, now: datetime, attempt: int | None = None) -> dict[str, Any]:
+def facts(run: Run, pipeline: str, now: datetime, attempt: int | None = None) -> dict[str, Any]:
     """The fields that all events about a run have. ``attempt``: how often it has begun by now."""
     return {
-        "backfill_id": row["backfill_id"],
+        "backfill_id": run.backfill_id,
         "pipeline": pipeline,
-        "run_id": row["id"],
-        "undoes_run_id": row["restores"],
-        "attempt": row["attempt"] if attempt is None else attempt,
-        "interval_start": row["interval_start"],
-        "interval_end": row["interval_end"],
+        "run_id": run.id,
+        "undoes_run_id": run.restores,
+        "attempt": run.attempt if attempt is None else attempt,
+        "interval_start": run.interval_start,
+        "interval_end": run.interval_end,
         "at": now,
     }
 
 
-def publishing(tx: Transaction, row: Row, pipeline: str, now: datetime, publication: int) -> None:
+def publishing(tx: Transaction, fields: dict[str, Any], outputs: tuple[str, ...], publication: int) -> None:
     """Announce that a run's output is being published."""
-    fields = facts(row, pipeline, now)
-    event = RunPublishing(**fields, outputs=tuple(row["outputs"]["folders"]), publication=publication)
-    tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
+    event = RunPublishing(**fields, outputs=outputs, publication=publication)
+    tx.emit(Topic.RUN_EVENTS, fields["backfill_id"], event)
     emit_state(tx, fields, RunState.PUBLISHING)
 
 

@@ -13,7 +13,7 @@ from retrofill.errors import kind_and_line
 from retrofill_core.attempt_logs.files import folder_of
 from retrofill_core.bus.clients import producer
 from retrofill_core.bus.faults import Conflict, Fault, Poison, classify, needing_rows
-from retrofill_core.bus.handler import QuietHandler, Received
+from retrofill_core.bus.handler import Handler, Received
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.transaction import Transaction
@@ -58,7 +58,7 @@ _TO_CHECK = (
 ALONE = (LEASES_KEY, ALL_ACTIVE, ALL_NOW, SUSPECTS_KEY)
 
 
-class StarterHandler(QuietHandler):
+class StarterHandler(Handler):
     of_owners: Collection[str] = (store.SLOT_CHANNEL, hosts.SEAT_CHANNEL)
 
     def __init__(self, context: Context, executors: Mapping[str, Executor] | None = None) -> None:

@@ -17,7 +17,8 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS, Installation
 from tests.support.statements import Recorded, recorded
 
-from backfill_planner.requests import KnownIntervals, Request, Target, answer_request
+from backfill_planner.answers import Request
+from backfill_planner.requests import KnownIntervals, answer_request
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.transaction import Transaction, shard_transaction
 from retrofill_core.contract.backfills import BackfillRequested
@@ -71,7 +72,7 @@ def planned(
     request = Request("b", body, Record(Topic.BACKFILL_REQUESTS, 0, 0, b"b", b"{}", {}, (), 0))
     intervals = KnownIntervals(RUNS)
     with recorded(engine) as found, shard_transaction(engine, PLANNER, 0, 0, 900_000) as tx:
-        outcome = answer_request(tx, request, {}, Target(stored), intervals, installation.settings, PARTITIONS)
+        outcome = answer_request(tx, request, {}, stored, intervals, installation.settings, PARTITIONS)
     assert outcome.answer_type == "BackfillPlanned"
     return tx, found
 

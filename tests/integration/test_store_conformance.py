@@ -79,7 +79,7 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: 1}, ["b1", "b2"]))),
         ("a", lambda conn: (begin(conn, 1, 1), begin(conn, 2, 2), begin(conn, 1, 1))),
         ("a", lambda conn: task_runs.create(conn, [(1, 1, "x"), (1, 1, "y"), (2, 1, "x"), (2, 1, "y")])),
-        ("a", lambda conn: task_runs.find(conn, [(1, 1), (2, 7)])),
+        ("a", lambda conn: task_runs.states(conn, [(1, 1), (2, 7)])),
         ("a", lambda conn: (attempts.leases(conn, 0), attempts.leases(conn, 1))),
         ("a", lambda conn: attempts.extend_leases(conn, {1: NOW + 2 * DAY, 9: NOW})),
         ("a", lambda conn: (end(conn, 1), end(conn, 1), finish(conn, 2, attempt=9))),

@@ -68,10 +68,10 @@ def test_earlier_attempts_are_those_that_did_not_end_by_themselves(both: Both) -
     """A publisher has no session that must be closed, and one that is live is not earlier."""
 
     def find(conn: Any) -> list[tuple[int, list[int]]]:
-        rows = conn.execute(select(t.run.c.id, t.run.c.position).order_by(t.run.c.id)).mappings().all()
+        rows = conn.execute(select(t.run.c.id, t.run.c.position).order_by(t.run.c.id)).all()
         again = [("b1", rows[:2]), ("b1", rows[2:5]), ("b2", rows)]
         found = sorted(launches.earlier(conn, again), key=lambda each: each.id)
-        return [(each.id, [row["id"] for row in rows if each.has_any("b1", [row])]) for each in found]
+        return [(each.id, [row.id for row in rows if each.has_any("b1", [row])]) for each in found]
 
     def play(conn: Any) -> list[int]:
         ends = [("each", "done"), ("each", "lost"), ("each", "released"), ("each", "cancelled"), ("publish", "lost")]
@@ -133,12 +133,12 @@ def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Bot
     def found(conn: Any, wanted: dict[str, tuple[int, int]]) -> dict[str, list[list[int]]]:
         """The positions of those that one publisher takes."""
         found = claims.staged(conn, wanted).items()
-        return {id: [[row["position"] for row in rows] for rows in together] for id, together in found}
+        return {id: [[row.position for row in each.runs] for each in together] for id, together in found}
 
     def held(conn: Any) -> tuple[list[int], list[bool], dict[str, int], list[str]]:
         """What waits for the second review, and what the planner would see of that."""
         progress = backfills.progress(conn, "b1")
-        waits = [row["position"] for row in runs.held(conn, "b1", 1, 9)]
+        waits = [row.position for row in runs.held(conn, "b1", 1, 9)]
         seen = [progress.any_held, progress.any_publishing]
         return waits, seen, reviews.approvals(conn, ["b1", "b2"]), runs.backfills_to_publish(conn, 0)
 
@@ -172,9 +172,9 @@ def test_what_pauses_hides_nothing_that_may_be_published(both: Both) -> None:
         conn.execute(update(t.run).where(t.run.c.position == 3).values(publish_after=func.clock_timestamp() - DAY))
 
     def found(conn: Any) -> list[Any]:
-        (rows,) = claims.staged(conn, {"b1": (2, 1)})["b1"]
+        (staged,) = claims.staged(conn, {"b1": (2, 1)})["b1"]
         codes = conn.execute(select(t.attempt.c.code)).scalars().all()
-        return [[row["position"] for row in rows], [row["accepted_code"] in codes for row in rows]]
+        return [[row.position for row in staged.runs], staged.code in codes]
 
     def pause_all(conn: Any) -> None:
         conn.execute(update(t.run).values(publish_after=func.clock_timestamp() + DAY))
@@ -189,7 +189,7 @@ def test_what_pauses_hides_nothing_that_may_be_published(both: Both) -> None:
         ("a", lambda conn: (claims.staged(conn, {"b1": (9, 1)}), runs.backfills_to_publish(conn, 0))),
         ("a", commit),
     )
-    assert said[3:5] == [[[2, 3, 4], [True] * 3], ["b1"]]
+    assert said[3:5] == [[[2, 3, 4], True], ["b1"]]
     assert list(said[6]) == [{}, []]
 
 
@@ -203,7 +203,7 @@ def test_attempts_that_may_still_publish_are_those_that_did_not_end_by_themselve
         claim(conn, 1, mode="publish")
 
     def found(conn: Any) -> list[int]:
-        rows = conn.execute(select(t.run.c.id, t.run.c.position).order_by(t.run.c.id)).mappings().all()
+        rows = conn.execute(select(t.run.c.id, t.run.c.position).order_by(t.run.c.id)).all()
         return sorted(each.id for each in launches.publishers(conn, [("b1", rows[:1])]))
 
     said = both.play(
@@ -221,10 +221,10 @@ def test_ranges_of_which_other_runs_are_to_be_published(both: Both) -> None:
     """By themselves, or by a publisher, or after a review. Of the second range, nothing was accepted."""
 
     def found(conn: Any) -> list[tuple[int, list[int]]]:
-        rows = conn.execute(select(t.run.c.id, t.run.c.position).order_by(t.run.c.id)).mappings().all()
+        rows = conn.execute(select(t.run.c.id, t.run.c.position).order_by(t.run.c.id)).all()
         again = launches.unpublished(conn, [("b1", rows[:1]), ("b1", rows[3:]), ("b2", rows)])
         again.sort(key=lambda each: each.id)
-        return [(each.id, [row["id"] for row in rows if each.has_any("b1", [row])]) for each in again]
+        return [(each.id, [row.id for row in rows if each.has_any("b1", [row])]) for each in again]
 
     def play(conn: Any) -> None:
         for first, ids in ((1, (1, 2, 3)), (4, (4, 5, 6))):

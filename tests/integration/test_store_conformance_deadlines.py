@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sqlalchemy import select
@@ -26,7 +27,7 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
     void = Arming(NOW, DeadlineState.VOID, "why")
     subjects = [arming.Subject(1, late), arming.Subject(2, far), arming.Subject(3, void), arming.Subject(None, late)]
     kind = digests.Kind("p", "x", "t", 5.0)
-    call = {"deadline_id": 1, "name": "f", "kind": "function", "options": {}, "kwargs": {"a": None}, "event": {}}
+    call = callbacks.NewCallback(1, 0, "f", "function", {}, {"a": None}, {}, "p", NOW)
     both.play(
         *BASE,
         ("a", lambda conn: arming.insert_deadlines(conn, "b1", "p", rule, subjects, 1)),
@@ -53,15 +54,10 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
         ),
         ("a", lambda conn: (deadlines.recover(conn, {1: NOW, 2: NOW}), deadlines.recover(conn, {1: NOW}))),
         ("a", lambda conn: digests.close(conn, 1, NOW)),
-        (
-            "a",
-            lambda conn: callbacks.insert_all(
-                conn, 0, [{**call, "pipeline": "p"}, {**call, "deadline_id": 2, "pipeline": "q"}]
-            ),
-        ),
-        ("a", lambda conn: [row["deadline_id"] for row in callbacks.due(conn, 0, [], 2)]),
-        ("a", lambda conn: [row["deadline_id"] for row in callbacks.due(conn, 0, ["p"], 2)]),
-        ("a", lambda conn: [row["deadline_id"] for row in callbacks.due(conn, 0, [], 2, [1])]),
+        ("a", lambda conn: callbacks.insert_all(conn, [call, replace(call, deadline_id=2, pipeline="q")])),
+        ("a", lambda conn: [row.deadline_id for row in callbacks.due(conn, 0, [], 2)]),
+        ("a", lambda conn: [row.deadline_id for row in callbacks.due(conn, 0, ["p"], 2)]),
+        ("a", lambda conn: [row.deadline_id for row in callbacks.due(conn, 0, [], 2, [1])]),
         ("a", lambda conn: (callbacks.next_try(conn, 0, []) is None, callbacks.next_lapse(conn, 0))),
         ("a", lambda conn: callbacks.next_try(conn, 0, [], [1, 2]) is None),
         ("a", lambda conn: callbacks.lock_pending(conn, [2, 1, 9])),

@@ -44,9 +44,7 @@ def take(conn: Any, host: int, no: int, slot: int, own: int = 1) -> list[int]:
 def seats(conn: Any, id: int) -> Any:
     """The seats of a host, without moments."""
     found = hosts.seats_of(conn, [id])
-    return [
-        (row["no"], row["warm"], row["attempt_id"], row["backfill_id"], row["live"], row["overdue"]) for row in found
-    ]
+    return [(row.no, row.warm, row.attempt_id, row.backfill_id, row.live, row.overdue) for row in found]
 
 
 def wait(conn: Any, shard: int, pool: str, live: int, seconds: float) -> None:
@@ -168,7 +166,7 @@ def test_each_pool_has_its_own_seats(both: Both) -> None:
         a(lambda conn: (wait(conn, 4, "other", 2, 60.0), free(conn, 1)[2], free(conn, 1, pool="other")[2])),
         a(lambda conn: hosts.renew(conn, 2, 60.0, submits=True, note=None, python="3.11.2", spark="4.1.4")),
         a(lambda conn: hosts.renew(conn, 2, 60.0, submits=True, note=None)),
-        a(lambda conn: [row["host_id"] for row in hosts.seats_of(conn, [1, 3])]),
+        a(lambda conn: [row.host_id for row in hosts.seats_of(conn, [1, 3])]),
         a(commit),
     )
     assert said[5] == [[[[1, 1], [1, 2]], 2, []], [[[3, 1], [2, 2], [2, 3]], 4, []], [[], None, []]]
@@ -181,7 +179,7 @@ def test_each_pool_has_its_own_seats(both: Both) -> None:
 def test_a_launch_is_derived_from_rows(both: Both) -> None:
     def given(conn: Any, id: int) -> Any:
         found = launches.given(conn, id)
-        return found and (found.attempt["code"], found.backfill["id"], [row["id"] for row in found.runs])
+        return found and (found.attempt.code, found.backfill.id, [row.id for row in found.runs])
 
     said = both.play(
         *BASE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,32 +11,19 @@ from tests.support.sessions import commit, rollback
 
 from retrofill_core.store import callbacks, listed
 from retrofill_core.store import tables as t
+from retrofill_core.store.callbacks import NewCallback
 
 __all__ = ["both", "installation"]
 
 
-def call(id: int, place: int = 0, occasion: str = "run_failed", **more: Any) -> dict[str, Any]:
-    return {
-        "deadline_id": id,
-        "shard": 0,
-        "name": "page",
-        "kind": "function",
-        "options": {},
-        "kwargs": {"a": [None]},
-        "event": {},
-        "pipeline": "p",
-        "backfill_id": "b1",
-        "occasion": occasion,
-        "place": place,
-        "collects": occasion == "run_failed",
-        "next_try_at": NOW,
-        **more,
-    }
+def call(id: int, place: int = 0, occasion: str = "run_failed", **more: Any) -> NewCallback:
+    made = NewCallback(id, 0, "page", "function", {}, {"a": [None]}, {}, "p", NOW, "b1", occasion, place)
+    return replace(made, **{"collects": occasion == "run_failed", **more})
 
 
 MADE = (
     *BASE,
-    ("a", lambda conn: listed.insert_all(conn, [call(7), call(8, 1), call(9, 2, collects=False)])),
+    ("a", lambda conn: callbacks.insert_all(conn, [call(7), call(8, 1), call(9, 2, collects=False)])),
     ("a", lambda conn: listed.add_runs(conn, [(2, 0, 7), (1, 0, 7), (1, 1, 8)])),
     ("a", commit),
 )
@@ -64,11 +52,11 @@ def test_a_failure_that_joins_keeps_it_from_being_claimed_and_the_other_way_roun
         ("a", lambda conn: listed.collecting(conn, [("b1", 0), ("b1", 1)])),
         # Other backfills of the same moment may join too.
         ("c", lambda conn: listed.collecting(conn, [("b1", 0), ("b1", 1)])),
-        ("b", lambda conn: [row["deadline_id"] for row in callbacks.lock_pending(conn, [7, 9])]),
+        ("b", lambda conn: [row.deadline_id for row in callbacks.lock_pending(conn, [7, 9])]),
         ("b", rollback),
         ("c", rollback),
         ("a", commit),
-        ("b", lambda conn: [row["deadline_id"] for row in callbacks.lock_pending(conn, [7, 9])]),
+        ("b", lambda conn: [row.deadline_id for row in callbacks.lock_pending(conn, [7, 9])]),
         ("a", lambda conn: listed.collecting(conn, [("b1", 0), ("b1", 1)])),
     )
     assert said[len(MADE) + 2] == [9]
@@ -79,10 +67,10 @@ def test_a_failure_that_joins_keeps_it_from_being_claimed_and_the_other_way_roun
     "again",
     [
         lambda conn: listed.add_runs(conn, [(1, 0, 8)]),
-        lambda conn: listed.insert_all(conn, [call(12, 0, "backfill_failed")]),
-        lambda conn: listed.insert_all(conn, [call(12, 0, "backfill_succeeded")]),
-        lambda conn: listed.insert_all(conn, [call(13, backfill_id="nobody")]),
-        lambda conn: listed.insert_all(conn, [call(13, backfill_id=None)]),
+        lambda conn: callbacks.insert_all(conn, [call(12, 0, "backfill_failed")]),
+        lambda conn: callbacks.insert_all(conn, [call(12, 0, "backfill_succeeded")]),
+        lambda conn: callbacks.insert_all(conn, [call(13, backfill_id="nobody")]),
+        lambda conn: callbacks.insert_all(conn, [call(13, backfill_id=None)]),
         lambda conn: listed.add_runs(conn, [(1, 5, 99)]),
     ],
     ids=["the run", "the end", "another end", "no backfill", "half a backfill", "no callback"],
@@ -90,7 +78,7 @@ def test_a_failure_that_joins_keeps_it_from_being_claimed_and_the_other_way_roun
 def test_nothing_is_called_twice_and_nothing_without_its_fact(both: Both, again: Any) -> None:
     said = both.play(
         *MADE,
-        ("a", lambda conn: listed.insert_all(conn, [call(11, 0, "backfill_failed", event={"a": 1})])),
+        ("a", lambda conn: callbacks.insert_all(conn, [call(11, 0, "backfill_failed", event={"a": 1})])),
         ("a", commit),
         ("a", again),
         ("a", rollback),

@@ -45,7 +45,7 @@ def lose(conn: Any, attempt: int, run: int, minute: int = 0) -> int:
 
 def next_suspects(conn: Any) -> dict[str, list[int]]:
     found = claims.next_suspects(conn, {"b1": 2, "b2": 2, "b3": 2})
-    return {id: [row["id"] for row in rows] for id, rows in found.items()}
+    return {id: [row.id for row in rows] for id, rows in found.items()}
 
 
 def waiting(conn: Any) -> list[Any]:
@@ -76,8 +76,8 @@ def test_suspects_wait_for_the_one_that_is_live_on_their_server(both: Both) -> N
         ("a", waiting),
         ("a", next_suspects),
         ("a", lambda conn: (claims.pipelines_with_suspects(conn, 0), claims.pipelines_with_suspects(conn, 1))),
-        ("a", lambda conn: [row["id"] for row in claims.next_queued(conn, {"b1": 9, "b2": 9}).get("b2", [])]),
-        ("a", lambda conn: [row["id"] for row in runs.queued(conn, "b1", 2)]),
+        ("a", lambda conn: [row.id for row in claims.next_queued(conn, {"b1": 9, "b2": 9})["b2"].runs]),
+        ("a", lambda conn: [row.id for row in runs.queued(conn, "b1", 2)]),
         ("a", lambda conn: claim(conn, 3, "default")),
         ("a", waiting),
         ("a", next_suspects),

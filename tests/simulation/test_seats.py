@@ -244,7 +244,7 @@ def test_a_backfill_whose_claim_raises_holds_up_no_other(monkeypatch: pytest.Mon
     start, raised = Starting.start, []
 
     def starts(me: Starting, tx: Any, wanted: Sequence[Any]) -> None:
-        if any(each.backfill["id"].startswith("bad") for each in wanted):
+        if any(each.backfill.id.startswith("bad") for each in wanted):
             raised.append(wanted)
             raise RuntimeError("a bug with this backfill")
         start(me, tx, wanted)

@@ -4,6 +4,7 @@ Retrofill did not start.
 
 from __future__ import annotations
 
+import os
 import secrets
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,13 +18,14 @@ from testcontainers.core.wait_strategies import ExecWaitStrategy, LogMessageWait
 from retrofill_core.contract.topics import SERVICES
 from retrofill_core.settings import Settings
 from retrofill_core.store.roles import READER
-from retrofill_tools.admin.database import prepare_database
+from retrofill_tools.admin.init import prepare_database
 from retrofill_tools.stack.ports import held_port
 from tests.support.installation import PARTITIONS
 from tests.support.servers import Servers
 
 POSTGRES_IMAGE = "postgres:18"
-KAFKA_IMAGE = "apache/kafka:4.3.0"
+# Where no registry answers, another image may be at hand.
+KAFKA_IMAGE = os.environ.get("RETROFILL_TEST_KAFKA_IMAGE", "apache/kafka:4.2.2")
 OWNER = DATABASE = "retrofill"
 START_SECONDS = 120
 # The embedded servers' settings, so tests see the same behavior.

@@ -8,6 +8,8 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -55,9 +57,9 @@ def fields(value: Any) -> Any:
         return [fields(each) for each in value]
     if isinstance(value, set | frozenset):
         return sorted((fields(each) for each in value), key=repr)
-    return (
-        fields(vars(value)) if hasattr(value, "__dict__") and type(value).__module__.startswith("retrofill") else value
-    )
+    if is_dataclass(value) and type(value).__module__.startswith("retrofill"):
+        return {each.name: fields(getattr(value, each.name)) for each in dataclass_fields(value)}
+    return value
 
 
 def _take(action: Action, conn: Any) -> Any:

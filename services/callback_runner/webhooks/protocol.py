@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from standardwebhooks import Webhook
 
 from callback_runner.claims import Claim
-from callback_runner.decide import Impossible, Outcome, Raised, Returned
+from callback_runner.decide import Impossible, Outcome, Raised, Returned, unknown
 from callback_runner.tries import Permit
 from callback_runner.webhooks.addresses import Refused
 from callback_runner.webhooks.bodies import ready_made
@@ -38,10 +38,11 @@ def call(claim: Claim, signer: Signer, sender: Sender, permit: Permit) -> Outcom
     """One try. Raises ``CutOff``, and httpcore's errors for a broken connection."""
     name = str(claim.options.get("secret", "default"))
     if not signer.secrets.get(name):
-        return no_secret(name, signer.secrets)
+        # Nothing is sent unsigned.
+        return unknown(f"there is no secret {name!r} to sign with", "RETROFILL_WEBHOOK_SECRETS", signer.secrets)
     key = claim.options.get("routing_key")
     if key is not None and key not in signer.keys:
-        return no_routing_key(key, signer.keys)
+        return unknown(f"there is no routing key {key!r}", "RETROFILL_PAGERDUTY_KEYS", signer.keys)
     body = body_of(claim, signer.installation, None if key is None else signer.keys[key].get_secret_value())
     id = claim.message_id(signer.installation)
     headers = headers_of(id, body, signer.secrets[name], datetime.now(UTC))
@@ -52,18 +53,6 @@ def call(claim: Claim, signer: Signer, sender: Sender, permit: Permit) -> Outcom
     except NotConnected as e:
         return Raised(str(e))
     return outcome_of(answer, datetime.now(UTC))
-
-
-def no_secret(name: str, secrets: Secrets) -> Impossible:
-    """The outcome if a secret is missing: nothing is sent unsigned."""
-    names = ", ".join(sorted(secrets)) or "none"
-    return Impossible(f"there is no secret {name!r} to sign with (RETROFILL_WEBHOOK_SECRETS); names there: {names}")
-
-
-def no_routing_key(name: str, keys: Mapping[str, SecretStr]) -> Impossible:
-    """The outcome if the key of PagerDuty's integration is missing."""
-    names = ", ".join(sorted(keys)) or "none"
-    return Impossible(f"there is no routing key {name!r} (RETROFILL_PAGERDUTY_KEYS); names there: {names}")
 
 
 def body_of(claim: Claim, installation: str = "", routing_key: str | None = None) -> str:

@@ -17,7 +17,7 @@ from retrofill_core.bus.clients import reader
 from retrofill_core.contract.base import Undecodable, decode_object
 from retrofill_core.contract.topics import CLI_CLIENT, Topic
 from retrofill_core.settings import Settings
-from retrofill_tools.client.failures import explain_kafka
+from retrofill_tools.client.connect import explain_kafka
 from retrofill_tools.client.kafka import bounds_of, content, partitions_of
 
 log = get_log(__name__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import RowMapping
-
 from retrofill.states.attempt import LAST_RANGE, AttemptMode
+from retrofill_core.store.claims import Waiting
+from retrofill_core.store.rows import Run
 
 
 def batch_limit(batch_size: int, queued: int, parallel: int, batch_mode: str) -> int:
@@ -20,27 +20,27 @@ def batch_limit(batch_size: int, queued: int, parallel: int, batch_mode: str) ->
     return max(1, min(batch_size, -(-queued // parts)))
 
 
-def how_many(waiting: Sequence[RowMapping], asked: int) -> int:
+def how_many(waiting: Waiting, asked: int) -> int:
     """How many runs wait, of which at most the first ``asked`` were read.
 
     If not all were, those between the first and the last one: a few of them may have ended, which
     makes no difference while so many wait.
     """
-    if len(waiting) < asked:
-        return len(waiting)
-    return int(waiting[0]["last_queued"] - waiting[0]["position"] + 1)
+    if len(waiting.runs) < asked:
+        return len(waiting.runs)
+    return waiting.last - waiting.runs[0].position + 1
 
 
-def batches(runs: Sequence[RowMapping], limit: int, most: int) -> list[list[RowMapping]]:
+def batches(runs: Sequence[Run], limit: int, most: int) -> list[list[Run]]:
     """Up to ``most`` batches of at most ``limit`` runs, never across a gap between intervals.
 
     A batch obeys the smallest ``range_limit`` of its runs. Those that may not be part of a range
     are together in batches of their own. ``runs`` are all suspects or none is.
     """
-    found: list[list[RowMapping]] = []
+    found: list[list[Run]] = []
     room = 0  # in the last batch
     for row in runs:
-        own = min(limit, LAST_RANGE if _one_by_one(row) else row["range_limit"] or limit)
+        own = min(limit, LAST_RANGE if _one_by_one(row) else row.range_limit or limit)
         room = min(room, own - len(found[-1])) if found else 0
         if room > 0 and _one_by_one(found[-1][-1]) == _one_by_one(row) and _adjacent(found[-1][-1], row):
             found[-1].append(row)
@@ -53,23 +53,23 @@ def batches(runs: Sequence[RowMapping], limit: int, most: int) -> list[list[RowM
     return found
 
 
-def mode_of(batch_mode: str, runs: Sequence[RowMapping]) -> AttemptMode:
+def mode_of(batch_mode: str, runs: Sequence[Run]) -> AttemptMode:
     """How a batch is executed. A single run is no range."""
     in_one_go = batch_mode == "range" and len(runs) > 1 and not _one_by_one(runs[0])
     return AttemptMode.RANGE if in_one_go else AttemptMode.EACH
 
 
-def _one_by_one(row: RowMapping) -> bool:
+def _one_by_one(row: Run) -> bool:
     """Whether a run is left of a small range that failed. A suspect is always alone."""
-    return row["range_limit"] == 1 and row["lost_at"] is None
+    return row.range_limit == 1 and row.lost_at is None
 
 
-def _adjacent(one: RowMapping, other: RowMapping) -> bool:
+def _adjacent(one: Run, other: Run) -> bool:
     """Whether one follows the other, in either direction, in intervals and in the order of starts.
 
     A suspect only follows one of the same range that was lost. Of a lost batch, two runs may be
     suspects: the one under way, and the next, which may have begun unheard.
     """
-    follows = one["interval_end"] == other["interval_start"] or other["interval_end"] == one["interval_start"]
-    together = one["lost_at"] is None or (one["range_limit"] is not None and one["attempt_id"] == other["attempt_id"])
-    return bool(follows and one["position"] + 1 == other["position"] and together)
+    follows = one.interval_end == other.interval_start or other.interval_end == one.interval_start
+    together = one.lost_at is None or (one.range_limit is not None and one.attempt_id == other.attempt_id)
+    return follows and one.position + 1 == other.position and together

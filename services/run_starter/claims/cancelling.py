@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import RowMapping
-
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.runs import RunCancelled
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, reviews, run_cancels
+from retrofill_core.store import attempts, run_cancels
 from retrofill_core.store import runs as store
 from retrofill_core.store.clock import database_now
+from retrofill_core.store.rows import Backfill, Run
 from run_starter.announcing import emit_state, facts
 from run_starter.memory import backfill_key
 from run_starter.reports.outcomes import resolve_deadlines
@@ -22,20 +21,19 @@ from run_starter.reports.outcomes import resolve_deadlines
 CANCEL_CHUNK = 500
 
 
-def cancel(tx: Transaction, row: RowMapping) -> None:
+def cancel(tx: Transaction, row: Backfill) -> None:
     """Cancel queued runs, one chunk per check, and ask the drivers of live ones to stop.
 
     Runs whose output waits for a review are cancelled likewise.
     """
-    tx.notify(attempts.ATTEMPT_CHANNEL, attempts.mark_cancel_requested(tx.conn, row["id"]))
-    _end(tx, {row["id"]: row}, store.queued(tx.conn, row["id"], CANCEL_CHUNK))
-    approvals = reviews.approvals_of(row)
-    if approvals is not None:
-        held = store.held(tx.conn, row["id"], approvals, CANCEL_CHUNK)
-        _end(tx, {row["id"]: row}, held, RunState.STAGED)
+    tx.notify(attempts.ATTEMPT_CHANNEL, attempts.mark_cancel_requested(tx.conn, row.id))
+    _end(tx, {row.id: row}, store.queued(tx.conn, row.id, CANCEL_CHUNK))
+    if row.approved is not None:
+        held = store.held(tx.conn, row.id, row.approved, CANCEL_CHUNK)
+        _end(tx, {row.id: row}, held, RunState.STAGED)
 
 
-def cancel_runs(tx: Transaction, rows: Mapping[str, RowMapping]) -> None:
+def cancel_runs(tx: Transaction, rows: Mapping[str, Backfill]) -> None:
     """Cancel the runs that users named, of locked backfills, likewise.
 
     An attempt ends for the sake of one of its runs; the others are then queued again.
@@ -50,24 +48,24 @@ def cancel_runs(tx: Transaction, rows: Mapping[str, RowMapping]) -> None:
 
 
 def _end(
-    tx: Transaction, rows: Mapping[str, RowMapping], waiting: Sequence[RowMapping], state: RunState = RunState.QUEUED
+    tx: Transaction, rows: Mapping[str, Backfill], waiting: Sequence[Run], state: RunState = RunState.QUEUED
 ) -> None:
     """Cancel these runs in ``state`` of these backfills, which are checked again after a whole chunk."""
     # Read the time under the locks: a watcher that held one may have found its deadline missed.
-    store.lock(tx.conn, [each["id"] for each in waiting])
+    store.lock(tx.conn, [each.id for each in waiting])
     now = database_now(tx.conn)
-    given = [{"id": each["id"]} for each in waiting]
+    given = [{"id": each.id} for each in waiting]
     values = {"finished_at": now, "lost_at": None}
     ended = store.move(tx.conn, RunState.CANCELLED, given, values, from_states=[state], guard=())
     if ended != len(given):
         raise Conflict(f"a {state} run was changed by another transaction")
     for each in waiting:
-        fields = facts(each, rows[each["backfill_id"]]["pipeline"], now)
-        tx.emit(Topic.RUN_EVENTS, each["backfill_id"], RunCancelled(**fields))
-        if each["started_at"] is not None:
+        fields = facts(each, rows[each.backfill_id].pipeline, now)
+        tx.emit(Topic.RUN_EVENTS, each.backfill_id, RunCancelled(**fields))
+        if each.started_at is not None:
             # An earlier attempt of it was lost or released, so it has a record.
             emit_state(tx, fields, RunState.CANCELLED)
-    resolve_deadlines(tx, [each["id"] for each in waiting])
+    resolve_deadlines(tx, [each.id for each in waiting])
     if len(waiting) == CANCEL_CHUNK:
-        for id in dict.fromkeys(each["backfill_id"] for each in waiting):
+        for id in dict.fromkeys(each.backfill_id for each in waiting):
             tx.schedule_check(backfill_key(id))

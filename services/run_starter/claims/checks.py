@@ -10,15 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import RowMapping
-
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.batch_size import next_size
-from retrofill_core.store import backfills, durations, hosts, reviews
+from retrofill_core.store import backfills, durations, hosts
 from retrofill_core.store import claims as store
+from retrofill_core.store.rows import Backfill
 from retrofill_core.store.seat_waits import Rank
 from run_starter.claims.batches import batch_limit, batches, how_many, mode_of
 from run_starter.claims.cancelling import cancel, cancel_runs
@@ -80,14 +79,14 @@ class Claims:
         rows = self._locked(tx, ids)
         self._recheck_locked(tx, [id for id in ids if id not in rows])
         most = self._drivers() + SPARE
-        approved = {id: (min(row["max_active_runs"], most), reviews.publishes_below(row)) for id, row in rows.items()}
+        approved = {id: (min(row.max_active_runs, most), row.publishes_below) for id, row in rows.items()}
         staged = store.staged(tx.conn, approved) if approved else {}
-        memory.publish_later({id: rows[id]["pipeline_no"] for id in staged}, checked=ids)
-        running = dict.fromkeys([*numbers, *(rows[id]["pipeline_no"] for id in staged)])
+        memory.publish_later({id: rows[id].pipeline_no for id in staged}, checked=ids)
+        running = dict.fromkeys([*numbers, *(rows[id].pipeline_no for id in staged)])
         for row in rows.values():
-            match row["state"]:
+            match row.state:
                 case BackfillState.RUNNING:
-                    running[row["pipeline_no"]] = None
+                    running[row.pipeline_no] = None
                 case BackfillState.CANCELLING:
                     cancel(tx, row)
                 case _:
@@ -98,10 +97,10 @@ class Claims:
     def _drivers(self) -> int:
         return sum(self.drivers.values()) or self.expected
 
-    def _locked(self, tx: Transaction, ids: Sequence[str]) -> dict[str, RowMapping]:
+    def _locked(self, tx: Transaction, ids: Sequence[str]) -> dict[str, Backfill]:
         """Those of these backfills that nobody else has locked, without queued runs to be cancelled."""
-        rows = backfills.lock_free(tx.conn, ids) if ids else {}
-        cancel_runs(tx, {id: row for id, row in rows.items() if row["has_run_cancels"]})
+        rows, to_cancel = backfills.lock_free(tx.conn, ids) if ids else ({}, [])
+        cancel_runs(tx, {id: rows[id] for id in to_cancel})
         return rows
 
     def _recheck_locked(self, tx: Transaction, locked: Sequence[str]) -> None:
@@ -117,8 +116,8 @@ class Claims:
         tx: Transaction,
         memory: Memory,
         numbers: Sequence[int],
-        locked: Mapping[str, RowMapping],
-        staged: Mapping[str, Sequence[Sequence[RowMapping]]],
+        locked: Mapping[str, Backfill],
+        staged: Mapping[str, Sequence[store.Accepted]],
     ) -> int:
         """Start attempts in the free slots of these pipelines, publishers first; returns how many.
 
@@ -144,8 +143,8 @@ class Claims:
         shares = share(candidates, pipelines, seats, now)
         for each in unseated:
             # Publishers go first everywhere.
-            since = each.runs[0]["started_at"] or each.backfill["requested_at"]
-            shares.fall_short(each.pool, each.backfill["pipeline_no"], Rank(-1, since), each.executor)
+            since = each.accepted.runs[0].started_at or each.backfill.requested_at
+            shares.fall_short(each.pool, each.backfill.pipeline_no, Rank(-1, since), each.executor)
         self._remember(tx, memory, candidates, shares, seats)
         with_suspects = {each.id for each in candidates if each.suspects and each.id in shares.slots}
         wanted += self._chosen(tx, rows, shares, limits, with_suspects)
@@ -161,11 +160,11 @@ class Claims:
         tx: Transaction,
         memory: Memory,
         to_read: Mapping[int, int],
-        locked: Mapping[str, RowMapping],
+        locked: Mapping[str, Backfill],
         limits: Mapping[int, int],
         taken: Mapping[int, store.Taken],
         now: datetime,
-    ) -> tuple[Mapping[str, RowMapping], list[Candidate], dict[int, PipelineSlots]]:
+    ) -> tuple[Mapping[str, Backfill], list[Candidate], dict[int, PipelineSlots]]:
         """The backfills with a run to start, locked, and their pipelines."""
         if not to_read:
             return {}, [], {}
@@ -178,8 +177,8 @@ class Claims:
         candidates = [
             Candidate(
                 id,
-                row["pipeline_no"],
-                row["max_active_runs"],
+                row.pipeline_no,
+                row.max_active_runs,
                 frozenset(with_live_attempts.get(id, ())),
                 found[id].since,
                 definitions[id].executor,
@@ -204,8 +203,8 @@ class Claims:
         return rows, candidates, pipelines
 
     def _mine(
-        self, tx: Transaction, memory: Memory, found: Mapping[str, store.Claimant], locked: Mapping[str, RowMapping]
-    ) -> dict[str, RowMapping]:
+        self, tx: Transaction, memory: Memory, found: Mapping[str, store.Claimant], locked: Mapping[str, Backfill]
+    ) -> dict[str, Backfill]:
         """The running claimants of this shard, locked, the one served longest ago first."""
         mine = [each for each in found.values() if each.shard == tx.partition]
         missing = [each.id for each in mine if each.id not in locked]
@@ -223,7 +222,7 @@ class Claims:
         return {
             each.id: rows[each.id]
             for each in ordered
-            if each.id in readable and rows[each.id]["state"] == BackfillState.RUNNING
+            if each.id in readable and rows[each.id].state == BackfillState.RUNNING
         }
 
     def _remember(
@@ -253,7 +252,7 @@ class Claims:
     def _chosen(
         self,
         tx: Transaction,
-        rows: Mapping[str, RowMapping],
+        rows: Mapping[str, Backfill],
         shares: Shares,
         limits: Mapping[int, int],
         with_suspects: Collection[str],
@@ -268,38 +267,38 @@ class Claims:
         queued = store.next_queued(tx.conn, asked)
         wanted: list[Wanted] = []
         for id, slots in shares.slots.items():
-            row, waiting, suspects = rows[id], queued.get(id, []), alone.get(id, [])
+            row, waiting, suspects = rows[id], queued.get(id, store.Waiting([], 0)), alone.get(id, [])
             parallel = min(
-                row["max_active_runs"],
-                limits[row["pipeline_no"]],
+                row.max_active_runs,
+                limits[row.pipeline_no],
                 self.drivers.get(definitions[id].pool, self.expected),
             )
             mode = definitions[id].batch_mode
             limit = batch_limit(sizes[id], how_many(waiting, asked[id]), parallel, mode)
-            formed = [*suspects, *batches(waiting, limit, len(slots) - len(suspects))]
+            formed = [*suspects, *batches(waiting.runs, limit, len(slots) - len(suspects))]
             for batch, pair in zip(formed, slots, strict=False):
-                alone_on = server_of(definitions[id]) if batch[0]["lost_at"] is not None else None
+                alone_on = server_of(definitions[id]) if batch[0].lost_at is not None else None
                 wanted.append(Wanted(row, mode_of(mode, batch), batch, *pair, suspect_server=alone_on))
             if len(formed) < len(slots):
                 # It had fewer batches than slots: another backfill may use the rest. Its suspects
                 # may have waited for another transaction.
-                tx.schedule_check(pipeline_key(row["pipeline_no"]), RECHECK_SECONDS if id in with_suspects else 0.0)
+                tx.schedule_check(pipeline_key(row.pipeline_no), RECHECK_SECONDS if id in with_suspects else 0.0)
         return wanted
 
 
-def batch_sizes(tx: Transaction, launching: Launching, backfills: Sequence[RowMapping]) -> dict[str, int]:
+def batch_sizes(tx: Transaction, launching: Launching, backfills: Sequence[Backfill]) -> dict[str, int]:
     """The most runs of an attempt, by backfill. One statement more if any size is chosen here.
 
     The definitions of ``backfills`` are readable.
     """
-    planned = launching.definitions.of(tx.conn, [row["id"] for row in backfills])
-    sizes = {row["id"]: planned[row["id"]].in_batches_of(row["batch_size"]).batch_size for row in backfills}
-    adapting = [row for row in backfills if planned[row["id"]].batch_target_seconds is not None]
+    planned = launching.definitions.of(tx.conn, [row.id for row in backfills])
+    sizes = {row.id: planned[row.id].in_batches_of(row.batch_size).batch_size for row in backfills}
+    adapting = [row for row in backfills if planned[row.id].batch_target_seconds is not None]
     if adapting:
         # With the code of the next attempt: what another one took says nothing about it.
         definitions = launching.definitions_now(tx, adapting)
-        history = durations.recent(tx.conn, {row["pipeline_no"] for row in adapting})
+        history = durations.recent(tx.conn, {row.pipeline_no for row in adapting})
         for row in adapting:
-            definition = definitions[row["id"]].in_batches_of(row["batch_size"])
-            sizes[row["id"]] = next_size(definition, history[row["pipeline_no"]]).runs
+            definition = definitions[row.id].in_batches_of(row.batch_size)
+            sizes[row.id] = next_size(definition, history[row.pipeline_no]).runs
     return sizes

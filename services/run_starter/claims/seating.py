@@ -6,15 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import RowMapping
-
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.store import hosts, runs, seat_waits
-from retrofill_core.store.claims import Taken
+from retrofill_core.store.claims import Accepted, Taken
+from retrofill_core.store.rows import Backfill
 from run_starter.claims.starting import Wanted
 from run_starter.executors import has_tables
 from run_starter.memory import YIELD_SECONDS, Memory, pipeline_key, slot_freed
@@ -27,8 +26,8 @@ POLL_SECONDS = 5.0
 class Publication:
     """Accepted runs of one attempt of a backfill, the pool and executor of their publisher, and the slots for that."""
 
-    backfill: RowMapping
-    runs: Sequence[RowMapping]
+    backfill: Backfill
+    accepted: Accepted
     pool: str
     executor: str
     slot: int
@@ -36,8 +35,8 @@ class Publication:
 
 
 def publishable(
-    locked: Mapping[str, RowMapping],
-    staged: Mapping[str, Sequence[Sequence[RowMapping]]],
+    locked: Mapping[str, Backfill],
+    staged: Mapping[str, Sequence[Accepted]],
     definitions: Mapping[str, PipelineDefinition],
     limits: Mapping[int, int],
     taken: Mapping[int, Taken],
@@ -48,24 +47,22 @@ def publishable(
     """
     found: list[Publication] = []
     for id, definition in definitions.items():
-        row, no = locked[id], locked[id]["pipeline_no"]
+        row, no = locked[id], locked[id].pipeline_no
         if no not in limits:
             continue
         own, shared = taken[no].of_backfills.setdefault(id, set()), taken[no].pipeline_slots
-        of_backfill = free_slots(frozenset(own), row["max_active_runs"])
+        of_backfill = free_slots(frozenset(own), row.max_active_runs)
         pairs = list(zip(of_backfill, free_slots(frozenset(shared), limits[no]), strict=False))
         for each, (slot, pipeline_slot) in zip(staged[id], pairs, strict=False):
-            found.append(
-                Publication(row, each, definition.pool, publisher_of(definition, each[0]), slot, pipeline_slot)
-            )
+            found.append(Publication(row, each, definition.pool, publisher_of(definition, each), slot, pipeline_slot))
             own.add(slot)
             shared.add(pipeline_slot)
     return found
 
 
-def publisher_of(definition: PipelineDefinition, run: RowMapping) -> str:
-    """Where an accepted run's output is published: tables by the Spark that staged them, directories by any process."""
-    return definition.executor if has_tables(run["outputs"]["folders"]) else hosts.ANY
+def publisher_of(definition: PipelineDefinition, accepted: Accepted) -> str:
+    """Where accepted output is published: tables by the Spark that staged them, directories by any process."""
+    return definition.executor if has_tables(accepted.runs[0].folders) else hosts.ANY
 
 
 def offered(
@@ -105,7 +102,10 @@ def seated(
         free = seats[each.pool]
         if free.count(each.executor):
             place = (each.slot, each.pipeline_slot, free.take(each.executor))
-            wanted.append(Wanted(each.backfill, AttemptMode.PUBLISH, each.runs, *place))
+            accepted = each.accepted
+            wanted.append(
+                Wanted(each.backfill, AttemptMode.PUBLISH, accepted.runs, *place, accepted_code=accepted.code)
+            )
         else:
             unseated.append(each)
     return wanted, unseated

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-
-from sqlalchemy import RowMapping
 
 from retrofill.states.attempt import EXECUTES, AttemptMode
 from retrofill.system.crash import crash_point
@@ -19,14 +17,11 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, hosts, runs
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.hosts import Seat
-from retrofill_core.store.launches import Earlier, accepted_of
-from retrofill_core.store.launches import earlier as earlier_attempts
-from retrofill_core.store.launches import publishers as publisher_attempts
-from retrofill_core.store.launches import unpublished as unpublished_attempts
+from retrofill_core.store.rows import Backfill, Run
 from retrofill_core.store.transition import Plus
-from run_starter.announcing import publishing
+from run_starter.announcing import facts, publishing
 from run_starter.executors import LaunchRequest
-from run_starter.host.launching import Launching, accepted_attempts, code_of, tries_used
+from run_starter.host.launching import Batch, Before, Launching, code_of
 from run_starter.memory import LEASES_KEY
 from run_starter.reports.leases import Leases
 
@@ -36,15 +31,17 @@ class Wanted:
     """An attempt to start, in a slot of its backfill, one of its pipeline, and a seat.
 
     ``suspect_server``: the pool in which its runs are retried alone, if drivers share its Spark server.
+    ``accepted_code``: of a publisher, where the code is of the attempt that staged what it publishes.
     """
 
-    backfill: RowMapping
+    backfill: Backfill
     mode: AttemptMode
-    runs: Sequence[RowMapping]
+    runs: Sequence[Run]
     slot: int
     pipeline_slot: int
     seat: Seat
     suspect_server: str | None = None
+    accepted_code: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,34 +62,23 @@ class Starting:
         now = database_now(tx.conn)
         lease = self.launching.lease_seconds
         definitions = self.launching.definitions_now(tx, [each.backfill for each in wanted])
-        of_each = [_definition(each, definitions[each.backfill["id"]]) for each in wanted]
-        new = [_new(each, definition) for each, definition in zip(wanted, of_each, strict=True)]
-        again = [(each.backfill["id"], each.runs) for each in wanted if _is_repeated(each)]
-        earlier, unpublished = earlier_attempts(tx.conn, again), unpublished_attempts(tx.conn, again)
-        accepted = [(each.backfill["id"], each.runs) for each in wanted if each.mode == AttemptMode.PUBLISH]
-        publishers = publisher_attempts(tx.conn, accepted)
-        tries = tries_used(tx.conn, [(definitions[id], runs) for id, runs in again])
-        siblings = accepted_of(tx.conn, accepted_attempts((each.mode, each.runs) for each in wanted))
+        batches = [
+            Batch(each.backfill, each.mode, each.runs, _definition(each, definitions[each.backfill.id]))
+            for each in wanted
+        ]
+        new = [_new(each, batch.definition) for each, batch in zip(wanted, batches, strict=True)]
+        published = [each for each in batches if each.mode == AttemptMode.PUBLISH]
+        before = Before.read(tx.conn, [each for each in batches if _is_repeated(each)], published)
         own = self.own()
         ids = attempts.insert_all(tx.conn, new, own, now + timedelta(seconds=lease), lease)
         if len(ids) != len(new):
             raise Conflict("a free seat was taken by another transaction")
-        claimed = list(zip(ids, wanted, of_each, strict=True))
+        claimed = list(zip(ids, batches, strict=True))
         self._move_runs(tx, claimed, now)
         crash_point("claim:written")
         launches = [
-            self.launching.launch_of(
-                each.backfill,
-                id,
-                each.mode,
-                each.runs,
-                definition,
-                earlier=[one.id for one in earlier if one.has_any(each.backfill["id"], each.runs)],
-                tries=tries,
-                unpublished=[one.id for one in unpublished if one.has_any(each.backfill["id"], each.runs)],
-                **(_of_publisher(each, publishers, siblings) if each.mode == AttemptMode.PUBLISH else {}),
-            )
-            for id, each, definition in claimed
+            self.launching.launch_of(id, batch, before)
+            for each, (id, batch) in zip(wanted, claimed, strict=True)
             if each.seat.host_id in own
         ]
         others = {each.seat.host_id for each in wanted}.difference(own)
@@ -101,26 +87,21 @@ class Starting:
         tx.after_commit.append(lambda: self._launch(launches))
         tx.schedule_check(LEASES_KEY, lease)
 
-    def _move_runs(
-        self, tx: Transaction, claimed: Sequence[tuple[int, Wanted, PipelineDefinition]], now: datetime
-    ) -> None:
+    def _move_runs(self, tx: Transaction, claimed: Sequence[tuple[int, Batch]], now: datetime) -> None:
         """Give the runs to their attempts."""
         for modes, to, before, values in (
             (EXECUTES, RunState.STARTING, RunState.QUEUED, {}),
             ((AttemptMode.PUBLISH,), RunState.PUBLISHING, RunState.STAGED, {"publication": Plus(1)}),
         ):
             given = [
-                {"id": row["id"], "attempt_id": id}
-                for id, each, _ in claimed
-                if each.mode in modes
-                for row in each.runs
+                {"id": row.id, "attempt_id": id} for id, each in claimed if each.mode in modes for row in each.runs
             ]
             if runs.move(tx.conn, to, given, values, from_states=[before], guard=()) != len(given):
                 raise Conflict(f"a {before} run was changed by another transaction")
-        for _, each, _ in claimed:
+        for _, each in claimed:
             if each.mode == AttemptMode.PUBLISH:
                 for row in each.runs:
-                    publishing(tx, row, each.backfill["pipeline"], now, row["publication"] + 1)
+                    publishing(tx, facts(row, each.backfill.pipeline, now), row.folders, row.publication + 1)
 
     def _launch(self, launches: Sequence[LaunchRequest]) -> None:
         metrics.RUNS_CLAIMED.inc(sum(len(each.runs) for each in launches))
@@ -128,32 +109,22 @@ class Starting:
         self.launching.hand_over(launches)
 
 
-def _of_publisher(
-    wanted: Wanted, publishers: Sequence[Earlier], accepted: Mapping[int, Sequence[RowMapping]]
-) -> dict[str, Any]:
-    """What the launch of a publisher has besides."""
-    return {
-        "publishers": [each.id for each in publishers if each.has_any(wanted.backfill["id"], wanted.runs)],
-        "accepted": accepted.get(wanted.runs[0]["accepted_attempt"], ()),
-    }
-
-
 def _definition(wanted: Wanted, definition: PipelineDefinition) -> PipelineDefinition:
     """The definition for an attempt. A publisher has the code, and with it the environment, of the accepted attempt."""
     if wanted.mode != AttemptMode.PUBLISH:
         return definition
-    code = code_of(wanted.runs[0]["accepted_code"])
+    code = code_of(wanted.accepted_code)
     return definition if code is None else definition.model_copy(update={"code": code})
 
 
 def _new(wanted: Wanted, definition: PipelineDefinition) -> attempts.NewAttempt:
     return attempts.NewAttempt(
-        wanted.backfill["id"],
-        wanted.backfill["pipeline_no"],
+        wanted.backfill.id,
+        wanted.backfill.pipeline_no,
         str(wanted.mode),
-        wanted.runs[0]["position"],
+        wanted.runs[0].position,
         # Of a publisher, some in between may have ended.
-        wanted.runs[-1]["position"] - wanted.runs[0]["position"] + 1,
+        wanted.runs[-1].position - wanted.runs[0].position + 1,
         wanted.slot,
         wanted.pipeline_slot,
         definition.code.model_dump(exclude_none=True),
@@ -164,6 +135,6 @@ def _new(wanted: Wanted, definition: PipelineDefinition) -> attempts.NewAttempt:
     )
 
 
-def _is_repeated(wanted: Wanted) -> bool:
+def _is_repeated(batch: Batch) -> bool:
     """Whether a run was part of another attempt before. Publishers need no sessions."""
-    return wanted.mode in EXECUTES and any(row["attempt_id"] is not None for row in wanted.runs)
+    return batch.mode in EXECUTES and any(row.attempt_id is not None for row in batch.runs)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import RowMapping
-
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.store import claims as store
+from retrofill_core.store.rows import Run
 from run_starter.claims.batches import batches
 from run_starter.memory import SUSPECTS_KEY
 
@@ -26,7 +25,7 @@ def server_of(definition: PipelineDefinition) -> str | None:
 
 def next_attempts(
     tx: Transaction, slots: Mapping[str, int], definitions: Mapping[str, PipelineDefinition]
-) -> dict[str, list[list[RowMapping]]]:
+) -> dict[str, list[list[Run]]]:
     """The runs of the next attempts with suspects, at most ``slots`` by backfill.
 
     Several runs are together only if they are part of a range that was lost. If another transaction
@@ -40,7 +39,7 @@ def next_attempts(
     wanted = {id: most * definitions[id].batch_size for id, most in slots.items() if servers.get(id) not in busy}
     if not wanted:
         return {}
-    chosen: dict[str, list[list[RowMapping]]] = {}
+    chosen: dict[str, list[list[Run]]] = {}
     # Those at a server wait for the first of them, which has the oldest loss.
     for id, runs in store.next_suspects(tx.conn, wanted).items():
         server = servers.get(id)

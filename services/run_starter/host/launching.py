@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection
 
 from retrofill.states.attempt import EXECUTES, AttemptMode
 from retrofill.system.crash import crash_point
@@ -16,10 +17,53 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
 from retrofill_core.domain.run import MACHINE
 from retrofill_core.store import launches, pipelines
+from retrofill_core.store.launches import Earlier
+from retrofill_core.store.rows import Backfill, Run, present
 from run_starter.definitions import Definitions
 from run_starter.executors import Launcher, LaunchRequest, RunToDo
 
-Row = RowMapping | Mapping[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Runs of a backfill that an attempt executes or publishes, as they were before its claim."""
+
+    backfill: Backfill
+    mode: AttemptMode
+    runs: Sequence[Run]
+    definition: PipelineDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What attempts before left to the launches of some batches.
+
+    ``tries``: of tasks that timed out and ended their drivers, by run and task. ``accepted``: all runs that the
+    attempt staged whose output is published, by attempt.
+    """
+
+    earlier: list[Earlier]
+    unpublished: list[Earlier]
+    publishers: list[Earlier]
+    tries: Mapping[int, Mapping[str, int]]
+    accepted: Mapping[int, Sequence[Run]]
+
+    @classmethod
+    def read(cls, conn: Connection, executed: Sequence[Batch], published: Sequence[Batch]) -> Self:
+        again, accepted = ([(each.backfill.id, each.runs) for each in some] for some in (executed, published))
+        return cls(
+            launches.earlier(conn, again),
+            launches.unpublished(conn, again),
+            launches.publishers(conn, accepted),
+            # Only runs that have begun before can have any.
+            launches.tries_used(
+                conn, [row.id for each in executed if _limited(each) for row in each.runs if row.attempt]
+            ),
+            launches.accepted_of(conn, {present(each.runs[0].accepted_attempt) for each in published}),
+        )
+
+
+def _limited(batch: Batch) -> bool:
+    return any(task.retries and task.timeout_seconds for task in batch.definition.tasks)
 
 
 @dataclass(frozen=True)
@@ -39,44 +83,38 @@ class Launching:
     _lock: Lock = field(default_factory=Lock)
 
     def launch_of(
-        self,
-        backfill: RowMapping,
-        attempt_id: int,
-        mode: AttemptMode,
-        runs: Sequence[Row],
-        pipeline: PipelineDefinition,
-        earlier: Sequence[int] = (),
-        lease_seconds: float | None = None,
-        tries: Mapping[int, Mapping[str, int]] | None = None,
-        unpublished: Sequence[int] = (),
-        publishers: Sequence[int] = (),
-        accepted: Sequence[Row] = (),
+        self, attempt_id: int, batch: Batch, before: Before, lease_seconds: float | None = None
     ) -> LaunchRequest:
-        """``runs`` are rows of ``backfill``, as before the claim; ``tries``: see ``tries_used``.
+        backfill, runs = batch.backfill, batch.runs
+        published = partial(_published, forced=backfill.forced)
+        siblings: Sequence[Run] = ()
+        if batch.mode == AttemptMode.PUBLISH:
+            to_do = [published(row) for row in runs]
+            siblings = before.accepted[present(runs[0].accepted_attempt)]
+        else:
+            to_do = [_executed(row, before.tries.get(row.id, {})) for row in runs]
+        own = {row.id for row in runs}
 
-        ``accepted``: of a publication, all runs that the same attempt staged.
-        """
-        own = {row["id"] for row in runs}
-        publishes = mode == AttemptMode.PUBLISH
+        def with_any(attempts: Sequence[Earlier]) -> tuple[int, ...]:
+            return tuple(each.id for each in attempts if each.id != attempt_id and each.has_any(backfill.id, runs))
+
         return LaunchRequest(
-            backfill_id=backfill["id"],
+            backfill_id=backfill.id,
             attempt_id=attempt_id,
-            mode=mode,
-            runs=tuple(
-                _published(row, forced=backfill["forced"]) if publishes else _executed(row, tries or {}) for row in runs
-            ),
-            pipeline=pipeline,
-            conf=backfill["conf"],
+            mode=batch.mode,
+            runs=tuple(to_do),
+            pipeline=batch.definition,
+            conf=backfill.conf,
             lease_seconds=lease_seconds or self.lease_seconds,
-            trace=backfill["traceparent"],
+            trace=backfill.traceparent,
             installation=self.installation,
             keep_replaced_days=self.keep_replaced_days,
             staged_tables=self.staged_tables,
-            earlier=tuple(earlier),
-            unpublished=tuple(unpublished),
-            siblings=tuple(_published(row, forced=backfill["forced"]) for row in accepted if row["id"] not in own),
-            publishers=tuple(publishers),
-            review=backfill["review"],
+            earlier=with_any(before.earlier),
+            unpublished=with_any(before.unpublished),
+            siblings=tuple(published(row) for row in siblings if row.id not in own),
+            publishers=with_any(before.publishers),
+            review=backfill.review,
         )
 
     def first(self, attempt_id: int) -> bool:
@@ -96,40 +134,25 @@ class Launching:
         found = launches.given(conn, attempt_id)
         if found is None:
             return None
-        backfill, runs = found.backfill, found.runs
-        definition = self.definitions.of(conn, [backfill["id"]]).get(backfill["id"])
-        if definition is None:
+        id = found.backfill.id
+        definition, code = self.definitions.of(conn, [id]).get(id), code_of(found.attempt.code)
+        if definition is None or code is None:
             return None
-        code = code_of(found.attempt["code"])
-        if code is None:
-            return None
-        mode = AttemptMode(found.attempt["mode"])
-        # Publishers need no sessions.
-        of_runs = [(backfill["id"], runs)]
-        again, accepted = (of_runs, []) if mode in EXECUTES else ([], of_runs)
-        # Their numbers were counted up when the attempt got them.
-        before = [{**row, "publication": row["publication"] - (mode == AttemptMode.PUBLISH)} for row in runs]
-        return self.launch_of(
-            backfill,
-            attempt_id,
-            mode,
-            before,
-            definition.model_copy(update={"code": code}),
-            [each.id for each in launches.earlier(conn, again)],
-            found.attempt["lease_seconds"],
-            tries_used(conn, [(definition, runs)]),
-            [each.id for each in launches.unpublished(conn, again) if each.id != attempt_id],
-            [each.id for each in launches.publishers(conn, accepted)],
-            launches.accepted_of(conn, accepted_attempts([(mode, runs)])).get(runs[0]["accepted_attempt"], ()),
-        )
+        mode, runs = AttemptMode(found.attempt.mode), found.runs
+        if mode == AttemptMode.PUBLISH:
+            # Their numbers were counted up when the attempt got them.
+            runs = [replace(row, publication=row.publication - 1) for row in runs]
+        batch = Batch(found.backfill, mode, runs, definition.model_copy(update={"code": code}))
+        before = Before.read(conn, *(([batch], []) if mode in EXECUTES else ([], [batch])))
+        return self.launch_of(attempt_id, batch, before, found.attempt.lease_seconds)
 
-    def definitions_now(self, tx: Transaction, rows: Sequence[RowMapping]) -> dict[str, PipelineDefinition]:
+    def definitions_now(self, tx: Transaction, rows: Sequence[Backfill]) -> dict[str, PipelineDefinition]:
         """The definitions for runs that start now: as planned, or with the latest code if followed.
 
         The caller has locked the pipelines, so no new definition is applied meanwhile.
         """
-        planned = self.definitions.of(tx.conn, [row["id"] for row in rows])
-        following = {row["id"]: row["pipeline_no"] for row in rows if row["code_follows"]}
+        planned = self.definitions.of(tx.conn, [row.id for row in rows])
+        following = {row.id: row.pipeline_no for row in rows if row.code_follows}
         if not following:
             return planned
         latest: Mapping[int, Any] = pipelines.codes(tx.conn, set(following.values()))
@@ -154,47 +177,30 @@ def code_of(stored: object) -> CodeLocation | None:
         return None
 
 
-def tries_used(
-    conn: Connection, batches: Iterable[tuple[PipelineDefinition, Sequence[Row]]]
-) -> dict[int, dict[str, int]]:
-    """Tries of tasks that timed out and ended their drivers, by run and task.
-
-    Asks only about runs that have begun before and can have any.
-    """
-    limited = [rows for of, rows in batches if any(task.retries and task.timeout_seconds for task in of.tasks)]
-    return launches.tries_used(conn, [row["id"] for rows in limited for row in rows if row["attempt"]])
-
-
-def accepted_attempts(batches: Iterable[tuple[AttemptMode, Sequence[Row]]]) -> set[int]:
-    """The accepted attempts whose output these batches publish."""
-    return {rows[0]["accepted_attempt"] for mode, rows in batches if mode == AttemptMode.PUBLISH}
-
-
-def _executed(row: Row, tries: Mapping[int, Mapping[str, int]]) -> RunToDo:
-    more = tries.get(row["id"], {})
+def _executed(row: Run, tries: Mapping[str, int]) -> RunToDo:
     return RunToDo(
-        row["id"],
-        row["attempt"] + 1,
-        row["interval_start"],
-        row["interval_end"],
-        outputs=tuple(row["outputs"]["folders"]) if row["restores"] else (),
-        tries=more,
-        restores=row["restores"],
+        row.id,
+        row.attempt + 1,
+        row.interval_start,
+        row.interval_end,
+        outputs=row.folders if row.restores else (),
+        tries=tries,
+        restores=row.restores,
     )
 
 
-def _published(row: Row, *, forced: bool) -> RunToDo:
-    outputs = row["outputs"]
+def _published(row: Run, *, forced: bool) -> RunToDo:
+    outputs = row.outputs or {}
     return RunToDo(
-        row["id"],
-        row["attempt"],
-        row["interval_start"],
-        row["interval_end"],
-        publication=row["publication"] + 1,
-        accepted_attempt=row["accepted_attempt"],
-        outputs=tuple(outputs["folders"]),
+        row.id,
+        row.attempt,
+        row.interval_start,
+        row.interval_end,
+        publication=row.publication + 1,
+        accepted_attempt=row.accepted_attempt,
+        outputs=row.folders,
         bases=() if forced else tuple(outputs.get("bases", ())),
         over_changes=forced or bool(outputs.get("changed")),
-        review=row["review"],
-        over=row["state"] in MACHINE.terminal,
+        review=row.review,
+        over=row.state in MACHINE.terminal,
     )

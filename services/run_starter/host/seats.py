@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
-from sqlalchemy import Engine, RowMapping
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.errors import first_line
@@ -26,6 +26,8 @@ from retrofill_core.pools import settings_of
 from retrofill_core.settings import Settings
 from retrofill_core.store import hosts
 from retrofill_core.store.engine import reading
+from retrofill_core.store.hosts import Mine
+from retrofill_core.store.rows import present
 from run_starter.executors import Condition, Executor, Key
 from run_starter.host.hosting import DriverHost
 from run_starter.host.launching import Launching
@@ -35,7 +37,6 @@ POLL_SECONDS = 1.0
 LEAVE_SECONDS = 5.0
 # A lease is renewed when a fifth of it has passed.
 SHARE = 5
-Row = RowMapping
 
 
 @dataclass
@@ -147,16 +148,16 @@ class Seats(threading.Thread):
         known = set(self._launching.known)
         with reading(self._engine) as conn:
             rows = hosts.seats_of(conn, ids)
-        self._launching.forget(known - {row["attempt_id"] for row in rows})
+        self._launching.forget(known - {row.attempt_id for row in rows})
         for row in rows:
-            if row["attempt_id"] is not None:
-                self._take_over(row)
+            if row.attempt_id is not None:
+                self._take_over(row, row.attempt_id)
         for each, id in zip(self._pools, ids, strict=True):
             if self._draining:
                 with self._engine.begin() as conn:
                     hosts.withdraw(conn, id)
             else:
-                mine = [row for row in rows if row["host_id"] == id]
+                mine = [row for row in rows if row.host_id == id]
                 self._make_missing(each, id, mine)
                 self._set_warm(each, id, mine)
 
@@ -188,55 +189,57 @@ class Seats(threading.Thread):
             announce([(hosts.SEAT_CHANNEL, of.pool)])
         return id
 
-    def _take_over(self, row: Row) -> None:
+    def _take_over(self, row: Mine, attempt_id: int) -> None:
         """Launch an attempt that is new here."""
-        attempt_id = row["attempt_id"]
-        if not row["live"]:
+        if not row.live:
             # Ended by a release that knows no seats.
             with self._engine.begin() as conn:
                 hosts.free(conn, {attempt_id: False})
             return
-        acknowledged = row["acknowledged_at"] is not None
-        if attempt_id in self._launching.known or (acknowledged and not row["overdue"]):
+        acknowledged = row.acknowledged_at is not None
+        if attempt_id in self._launching.known or (acknowledged and not row.overdue):
             return
         if self._draining:
-            self._release(row, "its host stops")
+            self._release(present(row.backfill_id), attempt_id, "its host stops")
             return
         # An acknowledged one that is unknown here: the commit's answer was lost.
         if not acknowledged:
             with self._engine.begin() as conn:
-                acknowledged = hosts.acknowledge(conn, row["host_id"], attempt_id)
+                acknowledged = hosts.acknowledge(conn, row.host_id, attempt_id)
         if not acknowledged:
             return
         crash_point("host:acknowledged")
         with self._engine.connect() as conn:
             launch = self._launching.derive(conn, attempt_id)
         if launch is None:
-            self._release(row, "its host cannot read its definition, which a newer release wrote")
+            self._release(
+                present(row.backfill_id), attempt_id, "its host cannot read its definition, which a newer release wrote"
+            )
         else:
             metrics.RUNS_CLAIMED.inc(len(launch.runs))
             self._launching.hand_over([launch])
 
-    def _release(self, row: Row, why: str) -> None:
+    def _release(self, backfill_id: str, attempt_id: int, why: str) -> None:
         """Leave an attempt that nothing was done for to another host."""
-        if self._launching.first(row["attempt_id"]):
-            about = {"backfill_id": row["backfill_id"], "attempt_id": row["attempt_id"]}
+        if self._launching.first(attempt_id):
             error = ErrorInfo(type="DriverLost", message=why)
-            self._host.report(AttemptEnded(**about, state="released", error=error))
+            self._host.report(
+                AttemptEnded(backfill_id=backfill_id, attempt_id=attempt_id, state="released", error=error)
+            )
 
-    def _make_missing(self, of: PoolSeats, id: int, rows: Sequence[Row]) -> None:
+    def _make_missing(self, of: PoolSeats, id: int, rows: Sequence[Mine]) -> None:
         """Make the seats again that another host deleted because this one seemed to be long dead."""
-        if missing := set(range(1, of.count + 1)).difference(row["no"] for row in rows):
+        if missing := set(range(1, of.count + 1)).difference(row.no for row in rows):
             log.warning("seats_made_again", host=id, pool=of.pool, seats=len(missing))
             with self._engine.begin() as conn:
                 hosts.make_seats(conn, id, sorted(missing))
 
-    def _set_warm(self, of: PoolSeats, id: int, rows: Sequence[Row]) -> None:
+    def _set_warm(self, of: PoolSeats, id: int, rows: Sequence[Mine]) -> None:
         changes = warmed(rows, of.executor.condition().room)
         for no, warm in changes.items():
             with self._engine.begin() as conn:
                 hosts.set_warm(conn, id, no, warm=warm)
-        of.cold = sum(not changes.get(row["no"], row["warm"]) for row in rows if row["attempt_id"] is None)
+        of.cold = sum(not changes.get(row.no, row.warm) for row in rows if row.attempt_id is None)
         if any(changes.values()):
             announce([(hosts.SEAT_CHANNEL, of.pool)])
 
@@ -266,13 +269,13 @@ def _guarded(work: Callable[..., None], *about: PoolSeats) -> None:
         log.exception("host_failed")
 
 
-def warmed(rows: Sequence[Row], room: int) -> dict[int, bool]:
+def warmed(rows: Sequence[Mine], room: int) -> dict[int, bool]:
     """The free seats to make warm or cold, by number: as many are warm as have a driver.
 
     A driver that executes an attempt without a seat has reported its end, and is about to be free.
     """
-    free = [row for row in rows if row["attempt_id"] is None]
+    free = [row for row in rows if row.attempt_id is None]
     keep = max(0, room - (len(rows) - len(free)))
     # The warm ones first, so that few change.
-    in_order = sorted(free, key=lambda row: (not row["warm"], row["no"]))
-    return {row["no"]: n < keep for n, row in enumerate(in_order) if row["warm"] != (n < keep)}
+    in_order = sorted(free, key=lambda row: (not row.warm, row.no))
+    return {row.no: n < keep for n, row in enumerate(in_order) if row.warm != (n < keep)}

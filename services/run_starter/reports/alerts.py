@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
-from sqlalchemy import RowMapping
-
 from retrofill.states.attempt import AttemptMode
 from retrofill.states.task_run import MACHINE as TASK_MACHINE
 from retrofill.states.task_run import TaskState
@@ -19,6 +17,7 @@ from retrofill_core.domain.alert import AT_RUN_START, AT_TASK_START, DeadlineAle
 from retrofill_core.domain.deadline import Arming, alerts_counting_from, arm, arm_by_average
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.store import deadlines
+from retrofill_core.store.rows import Attempt, Run, present
 from run_starter.definitions import Definitions
 from run_starter.reports.steps import TaskStep
 
@@ -28,8 +27,8 @@ class Starts:
     """The starts in one batch of reports. ``attempts``, ``rows``: the locked attempts and runs by id."""
 
     tx: Transaction
-    attempts: Mapping[int, RowMapping]
-    rows: Mapping[int, RowMapping]
+    attempts: Mapping[int, Attempt]
+    rows: Mapping[int, Run]
     definitions: Definitions
     partitions: int
     now: datetime
@@ -41,7 +40,7 @@ class Starts:
             ids = runs[backfill_id]
             armer = self._armer(backfill_id, definition.name)
             for alert in alerts_counting_from(definition.deadlines, *AT_RUN_START):
-                arming = _AT_RUN_START[alert.reference](self, alert, self.rows[ids[0]]["pipeline_no"])
+                arming = _AT_RUN_START[alert.reference](self, alert, self.rows[ids[0]].pipeline_no)
                 armer.arm(alert, [Subject(id, arming(self._in_one_go(id))) for id in ids])
 
     def of_tasks(self, steps: Sequence[TaskStep]) -> None:
@@ -66,14 +65,14 @@ class Starts:
             resolve(self.tx, deadlines.open_of_tasks(self.tx.conn, watched))
 
     def _is_watched(self, definitions: Mapping[str, PipelineDefinition], run_id: int, task: str) -> bool:
-        definition = definitions.get(self.rows[run_id]["backfill_id"])
+        definition = definitions.get(self.rows[run_id].backfill_id)
         # Without a readable definition, the deadline rows decide.
         return definition is None or any(alert.task == task for alert in definition.deadlines)
 
     def _in_one_go(self, run_id: int) -> int:
         """How many runs are executed in one go with this one."""
-        row = self.attempts[self.rows[run_id]["attempt_id"]]
-        return row["runs"] if row["mode"] == AttemptMode.RANGE else 1
+        row = self.attempts[present(self.rows[run_id].attempt_id)]
+        return row.runs if row.mode == AttemptMode.RANGE else 1
 
     def _armer(self, backfill_id: str, pipeline: str) -> Armer:
         return Armer(self.tx, backfill_id, pipeline, self.partitions, self.now)
@@ -81,7 +80,7 @@ class Starts:
     def _by_backfill(self, run_ids: Iterable[int]) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
         for id in run_ids:
-            found.setdefault(self.rows[id]["backfill_id"], []).append(id)
+            found.setdefault(self.rows[id].backfill_id, []).append(id)
         return found
 
 

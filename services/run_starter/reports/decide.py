@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from retrofill.states.attempt import LAST_RANGE, AttemptMode, AttemptOutcome
 from retrofill.states.task_run import MACHINE as TASK_MACHINE
@@ -24,7 +24,7 @@ from retrofill_core.contract.runs import (
     TaskReported,
 )
 from retrofill_core.domain.run import LIVE, RunState
-from run_starter.reports.losses import RELEASED, UNKNOWN, Losses, failure, with_loss
+from run_starter.reports.losses import RELEASED, UNKNOWN, failure, losses_of, with_loss
 from run_starter.reports.steps import (
     Accept,
     AttemptEnd,
@@ -40,53 +40,10 @@ from run_starter.reports.steps import (
     TaskStep,
 )
 
+if TYPE_CHECKING:
+    from retrofill_core.store.rows import Attempt, Run
+
 S = RunState
-
-
-@dataclass(frozen=True)
-class AttemptRow:
-    """The fields of an attempt that decisions need."""
-
-    id: int
-    live: bool
-    began: bool
-    mode: AttemptMode
-    runs: int
-    cancel_requested: bool
-    release_requested: bool = False
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether it ends with its whole backfill. One that only publishes does not."""
-        return self.cancel_requested and self.mode != AttemptMode.PUBLISH
-
-
-@dataclass(frozen=True)
-class RunRow:
-    """The fields of a run that decisions need. ``attempt``: how often it has begun."""
-
-    id: int
-    state: RunState
-    attempt_id: int | None
-    attempt: int
-    position: int
-    lost_attempts: int
-    started_before: bool
-    suspect: bool = False  # a driver was lost with it, so the next loss counts
-    losses: Losses = ()  # the last few
-    cancelled: bool = False  # by itself; known only if its attempt is to be released
-    review: int = 0  # for which one it stages
-    approvals: int | None = None  # of its backfill; None: that is not reviewed
-    refused: ErrorInfo | None = None  # why what it stages must not be accepted
-    timed_out: ErrorInfo | None = None  # its attempt is to be released because of it
-    publication: int = 0  # how many publishers it had besides the attempt that staged its output
-
-    @property
-    def held(self) -> bool:
-        """Whether what it stages waits for a review."""
-        return self.approvals is not None and self.review >= self.approvals
-
-
 # The pause before the next publisher, doubled by each. After a stop or the first loss there is none.
 PUT_OFF_SECONDS, MAX_PUT_OFF_SECONDS = 5.0, 600.0
 TaskKey = tuple[int, int, str]
@@ -94,9 +51,14 @@ TaskKey = tuple[int, int, str]
 _SPLITS = (AttemptOutcome.FAILED, AttemptOutcome.LOST)
 
 
-def _pause(row: RunRow) -> float:
+def _pause(row: Run) -> float:
     """Seconds until an accepted run may have its next publisher."""
     return min(PUT_OFF_SECONDS * 2.0 ** min(row.publication, 20), MAX_PUT_OFF_SECONDS)
+
+
+def _error_of(row: Run) -> ErrorInfo | None:
+    """That it timed out, if it is marked so. Its attempt is then to be released because of it."""
+    return None if row.error is None else ErrorInfo.model_validate(row.error)
 
 
 def _next_size(size: int, *, lost: bool) -> int:
@@ -112,20 +74,31 @@ class Fold:
 
     def __init__(
         self,
-        attempts: Mapping[int, AttemptRow],
-        runs: Mapping[int, RunRow],
+        attempts: Mapping[int, Attempt],
+        runs: Mapping[int, Run],
         tasks: Mapping[TaskKey, TaskState],
         task_names: Mapping[int, Sequence[str]],
         max_lost_attempts: int,
+        *,
+        cancelled: Collection[int] = (),
+        approvals: Mapping[str, int] | None = None,
+        refused: Mapping[int, ErrorInfo] | None = None,
     ) -> None:
-        """``task_names``: by run id, of runs that have not begun: their task runs do not exist."""
+        """``task_names``: by run id, of runs that have not begun: their task runs do not exist.
+
+        ``cancelled``: runs that users cancelled, of attempts that are to be released; ``approvals``: how often each
+        reviewed backfill was approved; ``refused``: why what these runs stage must not be accepted.
+        """
         self.outcome = Outcome()
         self._attempts = attempts
         self._runs = runs
-        self._states = {id: row.state for id, row in runs.items()}
+        self._states: dict[int, str] = {id: row.state for id, row in runs.items()}
         self._tasks = dict(tasks)
         self._task_names = task_names
         self._max_lost_attempts = max_lost_attempts
+        self._cancelled = cancelled
+        self._approvals = approvals or {}
+        self._refused = refused or {}
 
     def reports(self, reports: Iterable[Report]) -> Outcome:
         """Apply reports. Returns what changes."""
@@ -151,7 +124,7 @@ class Fold:
         self._end_attempt(self._attempts[attempt_id], AttemptOutcome.RELEASED, error, None)
         return self.outcome
 
-    def _of(self, attempt_id: int) -> list[RunRow]:
+    def _of(self, attempt_id: int) -> list[Run]:
         return [row for row in self._runs.values() if row.attempt_id == attempt_id]
 
     def _apply(self, report: Report) -> str | None:
@@ -170,7 +143,7 @@ class Fold:
                 return self._apply_to_run(report, attempt)
         return None
 
-    def _apply_to_run(self, report: RunReport, attempt: AttemptRow) -> str | None:
+    def _apply_to_run(self, report: RunReport, attempt: Attempt) -> str | None:
         row = self._runs[report.run_id]
         state = self._states[row.id]
         if row.attempt_id != attempt.id:
@@ -182,9 +155,9 @@ class Fold:
             case TaskReported():
                 return self._apply_to_task(report, self._number(row))
             case RunStaged(outputs=outputs, bases=bases) if self._states[row.id] == S.RUNNING:
-                if row.refused is not None:
-                    self._step(row, End(S.FAILED, row.refused), S.FAILED)
-                elif row.held:
+                if row.id in self._refused:
+                    self._step(row, End(S.FAILED, self._refused[row.id]), S.FAILED)
+                elif self._held(row):
                     self._step(row, Hold(outputs, bases), S.STAGED)
                 else:
                     self._step(row, Accept(outputs), S.PUBLISHING)
@@ -192,7 +165,9 @@ class Fold:
             case RunPublicationPutOff(error=error):
                 if self._states[row.id] != S.PUBLISHING:
                     return f"the run is {self._states[row.id]}"
-                put_off = AwaitPublisher(row.losses, counted=False, error=error or UNKNOWN, seconds=_pause(row))
+                put_off = AwaitPublisher(
+                    losses_of(row.losses), counted=False, error=error or UNKNOWN, seconds=_pause(row)
+                )
                 self._step(row, put_off, S.STAGED)
             case RunBaseChanged():
                 return self._hold_again(report, row)
@@ -202,33 +177,39 @@ class Fold:
                 self._step(row, End(S.FAILED, error, cost=cost), S.FAILED)
         return None
 
-    def _hold_again(self, report: RunBaseChanged, row: RunRow) -> str | None:
-        if self._states[row.id] != S.PUBLISHING or row.approvals is None:
+    def _hold_again(self, report: RunBaseChanged, row: Run) -> str | None:
+        approvals = self._approvals.get(row.backfill_id)
+        if self._states[row.id] != S.PUBLISHING or approvals is None:
             return "the run publishes nothing that was reviewed"
-        self._step(row, HoldAgain(row.approvals, report.bases, report.changed), S.STAGED)
+        self._step(row, HoldAgain(approvals, report.bases, report.changed), S.STAGED)
         return None
 
-    def _begin(self, row: RunRow, attempt: AttemptRow, spark: SparkApplication | None = None) -> None:
+    def _held(self, row: Run) -> bool:
+        """Whether what it stages waits for a review."""
+        approvals = self._approvals.get(row.backfill_id)
+        return approvals is not None and row.review >= approvals
+
+    def _begin(self, row: Run, attempt: Attempt, spark: SparkApplication | None = None) -> None:
         """The run's first report. The attempt's first one may name its Spark application."""
-        if not attempt.began:
+        if attempt.began_at is None:
             self.outcome.began.setdefault(attempt.id, spark)
         if self._states[row.id] == S.STARTING:
-            self._step(row, Begin(not row.started_before), S.RUNNING)
+            self._step(row, Begin(row.started_at is None), S.RUNNING)
             number = self._number(row)
             self._tasks |= {(row.id, number, name): TaskState.NONE for name in self._task_names.get(row.id, ())}
 
-    def _number(self, row: RunRow) -> int:
+    def _number(self, row: Run) -> int:
         """How often the run has begun, this batch included."""
         begins = any(isinstance(step, Begin) for step in self.outcome.runs.get(row.id, ()))
         return row.attempt + begins
 
-    def _step(self, row: RunRow, step: Step, to: RunState) -> None:
+    def _step(self, row: Run, step: Step, to: RunState) -> None:
         self.outcome.runs.setdefault(row.id, []).append(step)
         self._states[row.id] = to
 
     def _end_attempt(
         self,
-        attempt: AttemptRow,
+        attempt: Attempt,
         outcome: AttemptOutcome,
         error: ErrorInfo | None,
         begun: int | None,
@@ -238,7 +219,7 @@ class Fold:
         mine = self._of(attempt.id)
         if attempt.release_requested and outcome != AttemptOutcome.DONE:
             # Its host ends its driver, so the end is not held against its other runs.
-            over = next((row.timed_out for row in mine if row.timed_out is not None), None)
+            over = next((_error_of(row) for row in mine if row.error is not None), None)
             failed = over is not None and attempt.mode == AttemptMode.RANGE
             outcome, error = AttemptOutcome.FAILED if failed else AttemptOutcome.RELEASED, over or RELEASED
         for row in mine:
@@ -251,7 +232,7 @@ class Fold:
             outcome = AttemptOutcome.CANCELLED
         self.outcome.attempts[attempt.id] = AttemptEnd(outcome, error, cost)
 
-    def _leave(self, row: RunRow, attempt: AttemptRow, outcome: AttemptOutcome, error: ErrorInfo | None) -> None:
+    def _leave(self, row: Run, attempt: Attempt, outcome: AttemptOutcome, error: ErrorInfo | None) -> None:
         """What becomes of a run that its attempt left unfinished."""
         state = self._states[row.id]
         began = state != S.STARTING
@@ -259,10 +240,12 @@ class Fold:
         # The end of a driver that its host ends is no loss.
         lost = began and outcome == AttemptOutcome.LOST and not attempt.cancelled
         # What ended the driver is known only of a run that was retried alone.
-        counted = lost and row.suspect and not splits
+        counted = lost and row.lost_at is not None and not splits
         count = row.lost_attempts + counted
         loss = error or UNKNOWN
-        losses = with_loss(row.losses, self._number(row), loss, counted=counted) if lost else row.losses
+        losses = losses_of(row.losses)
+        if lost:
+            losses = with_loss(losses, self._number(row), loss, counted=counted)
         if splits and (outcome in _SPLITS or self._timed_out(row)):
             self._step(row, Split(_next_size(attempt.runs, lost=lost), loss, losses, lost), S.QUEUED)
         elif state == S.PUBLISHING:
@@ -273,16 +256,16 @@ class Fold:
             self._step(row, AwaitPublisher(losses, counted, lost, why, pause), S.STAGED)
         elif counted and count >= self._max_lost_attempts:
             self._step(row, End(S.FAILED, failure(losses, count), losses, counted), S.FAILED)
-        elif attempt.cancelled or row.cancelled:
+        elif attempt.cancelled or row.id in self._cancelled:
             self._step(row, End(S.CANCELLED, None, losses, counted), S.CANCELLED)
         elif self._timed_out(row):
-            self._step(row, End(S.FAILED, row.timed_out), S.FAILED)
+            self._step(row, End(S.FAILED, _error_of(row)), S.FAILED)
         else:
             self._step(row, Requeue(loss if began else None, losses, counted, lost), S.QUEUED)
 
-    def _timed_out(self, row: RunRow) -> bool:
+    def _timed_out(self, row: Run) -> bool:
         """Whether it fails for it: its output was not accepted meanwhile."""
-        return row.timed_out is not None and self._states[row.id] == S.RUNNING
+        return row.error is not None and self._states[row.id] == S.RUNNING
 
     def _apply_to_task(self, report: TaskReported, number: int) -> str | None:
         key = (report.run_id, number, report.task)

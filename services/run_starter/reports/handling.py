@@ -6,10 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import RowMapping
-
 from retrofill.log import get_log
-from retrofill.states.attempt import LIVE, AttemptMode
 from retrofill.states.task_run import TaskState
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Poison
@@ -24,10 +21,10 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, listed, reviews, run_cancels, task_runs
 from retrofill_core.store import runs as store
 from retrofill_core.store.clock import database_now
+from retrofill_core.store.rows import Attempt, Run
 from run_starter.definitions import Definitions
 from run_starter.reports.alerts import Starts
-from run_starter.reports.decide import AttemptRow, Fold, RunRow, TaskKey
-from run_starter.reports.losses import losses_of
+from run_starter.reports.decide import Fold, TaskKey
 from run_starter.reports.outcomes import Apply
 from run_starter.reports.steps import End, Outcome
 from run_starter.reports.table_places import refused
@@ -75,8 +72,8 @@ def handle_reports(
 class Rows:
     """Locked attempts and runs, by id."""
 
-    attempts: Mapping[int, RowMapping]
-    runs: Mapping[int, RowMapping]
+    attempts: Mapping[int, Attempt]
+    runs: Mapping[int, Run]
 
 
 def settle(
@@ -100,20 +97,18 @@ def settle(
     now = database_now(tx.conn)
     to_begin = _to_begin(tx, rows.runs, definitions)
     names = {id: tuple(task.name for task in definition.tasks) for id, definition in to_begin.items()}
-    attempts_by_id = {id: _attempt_row(row) for id, row in rows.attempts.items()}
-    cancelled = _cancelled(tx, rows)
-    approvals = _approvals(tx, rows, definitions)
-    runs_by_id = {
-        id: _run_row(
-            row,
-            cancelled=id in cancelled,
-            approvals=approvals.get(row["backfill_id"]),
-            refused=refused.get(id),
-        )
-        for id, row in rows.runs.items()
-    }
-    outcome = decide(Fold(attempts_by_id, runs_by_id, tasks, names, max_lost_attempts))
-    pipelines = definitions.names(tx.conn, {row["backfill_id"] for row in rows.runs.values()})
+    fold = Fold(
+        rows.attempts,
+        rows.runs,
+        tasks,
+        names,
+        max_lost_attempts,
+        cancelled=_cancelled(tx, rows),
+        approvals=_approvals(tx, rows, definitions),
+        refused=refused,
+    )
+    outcome = decide(fold)
+    pipelines = definitions.names(tx.conn, {row.backfill_id for row in rows.runs.values()})
     apply = Apply(tx, rows.attempts, rows.runs, pipelines, to_begin, now, outcome)
     arming = Starts(tx, rows.attempts, rows.runs, definitions, partitions, now)
     apply.starts()
@@ -128,7 +123,7 @@ def settle(
 
 def _call_for_new_failures(
     tx: Transaction,
-    runs: Mapping[int, RowMapping],
+    runs: Mapping[int, Run],
     outcome: Outcome,
     definitions: Definitions,
     now: datetime,
@@ -137,7 +132,7 @@ def _call_for_new_failures(
     failed: dict[str, list[int]] = {}
     for id, end in outcome.steps(End):
         if end.state == RunState.FAILED:
-            failed.setdefault(runs[id]["backfill_id"], []).append(id)
+            failed.setdefault(runs[id].backfill_id, []).append(id)
     if failed:
         call_for_failures(tx, failed, definitions.of(tx.conn, failed), now, partitions)
 
@@ -146,18 +141,16 @@ def gather(tx: Transaction, reports: Sequence[Report]) -> Rows:
     """Lock what the reports are about. Attempts that end are locked with all their live runs."""
     found = attempts.lock(tx.conn, {report.attempt_id for report in reports})
     for report in reports:
-        if report.attempt_id not in found or found[report.attempt_id]["backfill_id"] != report.backfill_id:
+        if report.attempt_id not in found or found[report.attempt_id].backfill_id != report.backfill_id:
             raise Poison(f"backfill {report.backfill_id} has no attempt {report.attempt_id}")
     named = {report.run_id for report in reports if isinstance(report, RunReport)}
     ending = {
-        report.attempt_id
-        for report in reports
-        if isinstance(report, AttemptEnded) and found[report.attempt_id]["state"] in LIVE
+        report.attempt_id for report in reports if isinstance(report, AttemptEnded) and found[report.attempt_id].live
     }
     runs = store.lock(tx.conn, named, live_of=ending) if named or ending else {}
     for report in reports:
         if isinstance(report, RunReport) and (
-            report.run_id not in runs or runs[report.run_id]["backfill_id"] != report.backfill_id
+            report.run_id not in runs or runs[report.run_id].backfill_id != report.backfill_id
         ):
             raise Poison(f"backfill {report.backfill_id} has no run {report.run_id}")
     return Rows(found, runs)
@@ -165,14 +158,9 @@ def gather(tx: Transaction, reports: Sequence[Report]) -> Rows:
 
 def _cancelled(tx: Transaction, rows: Rows) -> set[int]:
     """The runs that users cancelled, of attempts that end for their sake."""
-    runs = [
-        row
-        for row in rows.runs.values()
-        if row["attempt_id"] in rows.attempts and rows.attempts[row["attempt_id"]]["release_requested"]
-    ]
-    return (
-        run_cancels.among(tx.conn, {row["backfill_id"] for row in runs}, {row["id"] for row in runs}) if runs else set()
-    )
+    releasing = {id for id, attempt in rows.attempts.items() if attempt.release_requested}
+    runs = {id: row.backfill_id for id, row in rows.runs.items() if row.attempt_id in releasing}
+    return run_cancels.among(tx.conn, set(runs.values()), runs) if runs else set()
 
 
 def _approvals(tx: Transaction, rows: Rows, definitions: Definitions) -> dict[str, int]:
@@ -180,29 +168,24 @@ def _approvals(tx: Transaction, rows: Rows, definitions: Definitions) -> dict[st
 
     None is approved while a run of it publishes, so this stays true of such a run.
     """
-    reviewed = definitions.reviewed(tx.conn, {row["backfill_id"] for row in rows.runs.values()})
+    reviewed = definitions.reviewed(tx.conn, {row.backfill_id for row in rows.runs.values()})
     return reviews.approvals(tx.conn, reviewed) if reviewed else {}
 
 
-def _to_begin(
-    tx: Transaction, runs: Mapping[int, RowMapping], definitions: Definitions
-) -> dict[int, PipelineDefinition]:
+def _to_begin(tx: Transaction, runs: Mapping[int, Run], definitions: Definitions) -> dict[int, PipelineDefinition]:
     """The readable definitions of runs that have not begun, by run id."""
-    waiting = {id: row["backfill_id"] for id, row in runs.items() if row["state"] == RunState.STARTING}
+    waiting = {id: row.backfill_id for id, row in runs.items() if row.state == RunState.STARTING}
     known = definitions.of(tx.conn, set(waiting.values())) if waiting else {}
     return {id: known[backfill] for id, backfill in waiting.items() if backfill in known}
 
 
-def _task_states(
-    tx: Transaction, reports: Sequence[Report], runs: Mapping[int, RowMapping]
-) -> dict[TaskKey, TaskState]:
+def _task_states(tx: Transaction, reports: Sequence[Report], runs: Mapping[int, Run]) -> dict[TaskKey, TaskState]:
     named = {
-        (report.run_id, runs[report.run_id]["attempt"])
+        (report.run_id, runs[report.run_id].attempt)
         for report in reports
-        if isinstance(report, TaskReported) and runs[report.run_id]["state"] != RunState.STARTING
+        if isinstance(report, TaskReported) and runs[report.run_id].state != RunState.STARTING
     }
-    found = task_runs.find(tx.conn, named) if named else {}
-    return {key: TaskState(row["state"]) for key, row in found.items()}
+    return task_runs.states(tx.conn, named) if named else {}
 
 
 def _log_ignored(outcome: Outcome) -> None:
@@ -217,40 +200,6 @@ def _log_ignored(outcome: Outcome) -> None:
             attempt=report.attempt_id,
             why=why,
         )
-
-
-def _attempt_row(row: RowMapping) -> AttemptRow:
-    """The fields of an attempt that decisions need."""
-    return AttemptRow(
-        id=row["id"],
-        live=row["state"] in LIVE,
-        began=row["began_at"] is not None,
-        mode=AttemptMode(row["mode"]),
-        runs=row["runs"],
-        cancel_requested=row["cancel_requested"],
-        release_requested=row["release_requested"],
-    )
-
-
-def _run_row(row: RowMapping, *, cancelled: bool, approvals: int | None, refused: ErrorInfo | None) -> RunRow:
-    """The fields of a run that decisions need."""
-    return RunRow(
-        id=row["id"],
-        state=RunState(row["state"]),
-        attempt_id=row["attempt_id"],
-        attempt=row["attempt"],
-        position=row["position"],
-        lost_attempts=row["lost_attempts"],
-        started_before=row["started_at"] is not None,
-        suspect=row["lost_at"] is not None,
-        losses=losses_of(row["losses"]),
-        cancelled=cancelled,
-        publication=row["publication"],
-        review=row["review"],
-        approvals=approvals,
-        refused=refused,
-        timed_out=None if row["error"] is None else ErrorInfo.model_validate(row["error"]),
-    )
 
 
 def _checked(one: Received) -> Report:

@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from confluent_kafka import KafkaException
-from sqlalchemy import RowMapping
 
 from retrofill.log import get_log
 from retrofill.sdk.names import MAX_BATCH
-from retrofill.states.attempt import LIVE
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.set_aside import SetAside
 from retrofill_core.bus.takeover import Ends
@@ -29,6 +27,7 @@ from retrofill_core.contract.topics import Topic
 from retrofill_core.store import attempts, hosts
 from retrofill_core.store import runs as store
 from retrofill_core.store.clock import database_now
+from retrofill_core.store.rows import Attempt
 from run_starter.definitions import Definitions
 from run_starter.memory import LEASES_KEY
 from run_starter.reports.decide import Fold
@@ -146,15 +145,15 @@ class Leases:
         found = {
             id: row
             for id, row in attempts.lock(tx.conn, ids).items()
-            if row["state"] in LIVE
-            and row["lease_until"] < moment
-            and self._remaining(tx.partition, id, row["lease_seconds"]) <= 0
+            if row.lease_until is not None
+            and row.lease_until < moment
+            and self._remaining(tx.partition, id, row.lease_seconds) <= 0
         }
         self.set_aside.each(tx, _first(found), lambda tx, rows: self._lose(tx, rows, unacknowledged))
 
-    def _lose(self, tx: Transaction, rows: Sequence[RowMapping], unacknowledged: Collection[int]) -> None:
+    def _lose(self, tx: Transaction, rows: Sequence[Attempt], unacknowledged: Collection[int]) -> None:
         """End locked attempts."""
-        found = {row["id"]: row for row in rows}
+        found = {row.id: row for row in rows}
 
         def lose(fold: Fold) -> Outcome:
             for id, row in found.items():
@@ -162,7 +161,7 @@ class Leases:
                     fold.release(id, UNHEARD)
                 else:
                     fold.lose(id, SILENT)
-                log.warning("lease_ended", attempt=id, backfill=row["backfill_id"])
+                log.warning("lease_ended", attempt=id, backfill=row.backfill_id)
             return fold.outcome
 
         settle(
@@ -178,13 +177,13 @@ class Leases:
         crash_point("lease:end-written")
 
 
-def _first(found: Mapping[int, RowMapping]) -> list[RowMapping]:
+def _first(found: Mapping[int, Attempt]) -> list[Attempt]:
     """Attempts with as many runs as the largest range together, or one: Postgres ends transactions that compute for long."""
     left = MAX_BATCH
-    chosen: list[RowMapping] = []
+    chosen: list[Attempt] = []
     for row in found.values():
-        if chosen and row["runs"] > left:
+        if chosen and row.runs > left:
             break
         chosen.append(row)
-        left -= row["runs"]
+        left -= row.runs
     return chosen

@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import RowMapping
-
 from retrofill.states.attempt import AttemptState
 from retrofill.states.task_run import MACHINE as TASK_MACHINE
 from retrofill.states.task_run import TaskState
@@ -34,8 +32,9 @@ from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import LIVE, MACHINE, RunState
 from retrofill_core.store import attempts, deadlines, hosts, task_runs, undo
 from retrofill_core.store import runs as store
+from retrofill_core.store.rows import Attempt, Run, present
 from retrofill_core.store.transition import IfNull, Plus
-from run_starter.announcing import Row, emit_state, facts, publishing
+from run_starter.announcing import emit_state, facts, publishing
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, pipeline_key, slot_freed, suspect_ended
 from run_starter.reports.losses import stored
 from run_starter.reports.steps import (
@@ -69,8 +68,8 @@ class Apply:
     """
 
     tx: Transaction
-    attempts: Mapping[int, RowMapping]
-    runs: Mapping[int, RowMapping]
+    attempts: Mapping[int, Attempt]
+    runs: Mapping[int, Run]
     pipelines: Mapping[str, str]
     definitions: Mapping[int, PipelineDefinition]
     now: datetime
@@ -89,20 +88,20 @@ class Apply:
         _landed(store.move(self.tx.conn, S.RUNNING, given, values, from_states=[S.STARTING]), rows)
         for until in filter(None, (each["times_out_at"] for each in given)):
             self.tx.schedule_check(LEASES_KEY, (until - self.now).total_seconds())
-        known = [(row, self.definitions[row["id"]]) for row in rows if row["id"] in self.definitions]
-        created = [(row["id"], row["attempt"] + 1, task.name) for row, definition in known for task in definition.tasks]
+        known = [(row, self.definitions[row.id]) for row in rows if row.id in self.definitions]
+        created = [(row.id, row.attempt + 1, task.name) for row, definition in known for task in definition.tasks]
         if created:
             task_runs.create(self.tx.conn, created)
         for row, each in zip(rows, given, strict=True):
             fields = self._facts(row)
-            started = RunStarted(**fields, attempt_id=row["attempt_id"], code_sha256=each["code_sha256"])
-            self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], started, linger=True)
+            started = RunStarted(**fields, attempt_id=row.attempt_id, code_sha256=each["code_sha256"])
+            self.tx.emit(Topic.RUN_EVENTS, row.backfill_id, started, linger=True)
             emit_state(self.tx, fields, S.RUNNING, linger=True)
 
-    def _starts_with(self, row: RowMapping) -> dict[str, Any]:
-        attempt = self.attempts[row["attempt_id"]]
-        until = times_out_at(self.definitions.get(row["id"]), attempt, self.now)
-        return {"code_sha256": attempt["code"].get("sha256"), "times_out_at": until}
+    def _starts_with(self, row: Run) -> dict[str, Any]:
+        attempt = self.attempts[present(row.attempt_id)]
+        until = times_out_at(self.definitions.get(row.id), attempt, self.now)
+        return {"code_sha256": attempt.code.get("sha256"), "times_out_at": until}
 
     def task_steps(self) -> None:
         """Write task steps in waves: the n-th step of every task, one statement per new state."""
@@ -121,7 +120,7 @@ class Apply:
                 event = TaskStateChanged(
                     **self._facts(row), task=step.task, state=step.to, try_number=step.try_number, error=step.error
                 )
-                self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event, linger=True)
+                self.tx.emit(Topic.RUN_EVENTS, row.backfill_id, event, linger=True)
 
     def _write_wave(self, to: TaskState, steps: Sequence[TaskStep]) -> None:
         rows = [
@@ -145,15 +144,15 @@ class Apply:
         """Accept staged output."""
         rows = self._having(Accept)
         given = [
-            {**_key(row), "outputs": {"folders": list(step.outputs)}, "accepted_attempt": row["attempt_id"]}
+            {**_key(row), "outputs": {"folders": list(step.outputs)}, "accepted_attempt": row.attempt_id}
             for row, step in rows
         ]
         _landed(store.move(self.tx.conn, S.PUBLISHING, given, {}, from_states=[S.RUNNING]), rows)
         for row, step in rows:
-            self._publishing({**row, "outputs": {"folders": list(step.outputs)}}, row["publication"])
+            publishing(self.tx, self._facts(row), step.outputs, row.publication)
         self._hold()
         self._hold_again()
-        self._changed(row["attempt_id"] for row, _ in [*rows, *self._having(Hold), *self._having(HoldAgain)])
+        self._changed(present(row.attempt_id) for row, _ in [*rows, *self._having(Hold), *self._having(HoldAgain)])
 
     def _hold(self) -> None:
         """Leave accepted output to the review of its backfill."""
@@ -162,7 +161,7 @@ class Apply:
             {
                 **_key(row),
                 "outputs": {"folders": list(step.outputs), "bases": list(step.bases)},
-                "accepted_attempt": row["attempt_id"],
+                "accepted_attempt": row.attempt_id,
             }
             for row, step in held
         ]
@@ -170,7 +169,7 @@ class Apply:
         _landed(store.move(self.tx.conn, S.STAGED, given, values, from_states=[S.RUNNING]), held)
         for row, step in held:
             self._held(row, step.outputs)
-        resolve_deadlines(self.tx, [row["id"] for row, _ in held])
+        resolve_deadlines(self.tx, [row.id for row, _ in held])
 
     def _hold_again(self) -> None:
         """Leave approved output that was not published to the next review. It is as staged as it was before."""
@@ -178,22 +177,22 @@ class Apply:
         given = [
             {
                 **_key(row),
-                "outputs": {**row["outputs"], "bases": list(step.bases), "changed": list(step.changed)},
+                "outputs": {**(row.outputs or {}), "bases": list(step.bases), "changed": list(step.changed)},
                 "review": step.review,
             }
             for row, step in held
         ]
         _landed(store.move(self.tx.conn, S.STAGED, given, NO_LIMIT, from_states=[S.PUBLISHING]), held)
         for row, step in held:
-            self._held(row, tuple(row["outputs"]["folders"]), step.changed)
+            self._held(row, row.folders, step.changed)
 
-    def _held(self, row: RowMapping, outputs: tuple[str, ...], changed: tuple[str, ...] = ()) -> None:
+    def _held(self, row: Run, outputs: tuple[str, ...], changed: tuple[str, ...] = ()) -> None:
         fields = self._facts(row)
         event = RunHeldForReview(**fields, outputs=outputs, changed=changed)
-        self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
+        self.tx.emit(Topic.RUN_EVENTS, row.backfill_id, event)
         emit_state(self.tx, fields, S.STAGED)
         # It may have been approved or cancelled meanwhile.
-        self.tx.schedule_check(backfill_key(row["backfill_id"]))
+        self.tx.schedule_check(backfill_key(row.backfill_id))
 
     def ends(self) -> None:
         """End, requeue or set aside runs, cancel their open tasks, and end attempts."""
@@ -212,16 +211,16 @@ class Apply:
             given = [
                 {
                     **_key(row),
-                    "lost_attempts": row["lost_attempts"] + step.counted,
+                    "lost_attempts": row.lost_attempts + step.counted,
                     "error": None if step.error is None else step.error.model_dump(exclude_none=True),
-                    "losses": row["losses"] if step.losses is None else stored(step.losses),
+                    "losses": row.losses if step.losses is None else stored(step.losses),
                     "published": step.stored,
                 }
                 for row, step in group
             ]
             values = {"finished_at": self.now, "lost_at": None, "publish_after": None, "publish_error": None}
             _landed(store.move(self.tx.conn, to, given, values, from_states=_live_to(to)), given)
-        undoing = [row["id"] for row, step in ended if row["restores"] and step.state == S.SUCCEEDED]
+        undoing = [row.id for row, step in ended if row.restores and step.state == S.SUCCEEDED]
         if undoing:
             undo.mark_undone(self.tx.conn, undoing)
         for row, step in ended:
@@ -230,9 +229,9 @@ class Apply:
             more |= {"cost": step.cost} if step.cost is not None else {}
             if changed := tuple(each.name for each in step.published if each.replaced_change):
                 more["replaced_changes"] = changed
-            self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _ENDED[step.state](**fields, **more))
+            self.tx.emit(Topic.RUN_EVENTS, row.backfill_id, _ENDED[step.state](**fields, **more))
             emit_state(self.tx, fields, step.state)
-            self.tx.schedule_check(backfill_key(row["backfill_id"]))
+            self.tx.schedule_check(backfill_key(row.backfill_id))
         self.tx.after_commit.append(lambda: _count(str(step.state) for _, step in ended))
 
     def _leave_to_others(self) -> None:
@@ -245,10 +244,10 @@ class Apply:
             if step.loss is not None:
                 fields = self._facts(row)
                 event = RunAttemptLost(**fields, state=S.QUEUED, error=step.loss, counted=step.counted)
-                self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
+                self.tx.emit(Topic.RUN_EVENTS, row.backfill_id, event)
                 emit_state(self.tx, fields, S.QUEUED)
         for row, left in waiting:
-            self.tx.schedule_check(backfill_key(row["backfill_id"]), left.seconds)
+            self.tx.schedule_check(backfill_key(row.backfill_id), left.seconds)
         self.tx.after_commit.append(lambda: _count(str(S.QUEUED) for _, step in again if step.loss is not None))
 
     def _split(self) -> None:
@@ -270,7 +269,7 @@ class Apply:
         _landed(store.move(self.tx.conn, S.QUEUED, given, NO_LIMIT, from_states=[S.RUNNING]), split)
         for row, step in split:
             fields = self._facts(row)
-            self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunSplit(**fields, size=step.size, error=step.error))
+            self.tx.emit(Topic.RUN_EVENTS, row.backfill_id, RunSplit(**fields, size=step.size, error=step.error))
             emit_state(self.tx, fields, S.QUEUED)
 
     def _put_off(self, step: AwaitPublisher) -> dict[str, Any]:
@@ -283,15 +282,15 @@ class Apply:
     def _move_lost(
         self,
         to: RunState,
-        lost: Sequence[tuple[RowMapping, Requeue | AwaitPublisher]],
+        lost: Sequence[tuple[Run, Requeue | AwaitPublisher]],
         more: Sequence[Mapping[str, Any]],
     ) -> None:
         given = [
             {
                 **_key(row),
-                "lost_attempts": row["lost_attempts"] + step.counted,
+                "lost_attempts": row.lost_attempts + step.counted,
                 "losses": stored(step.losses),
-                "lost_at": self.now if step.suspect else row["lost_at"],
+                "lost_at": self.now if step.suspect else row.lost_at,
                 **also,
             }
             for (row, step), also in zip(lost, more, strict=True)
@@ -313,13 +312,13 @@ class Apply:
         freed: set[str] = set()
         for id in self.outcome.attempts:
             row = self.attempts[id]
-            keys = [backfill_key(row["backfill_id"]), pipeline_key(row["pipeline_no"])]
-            freed.add(slot_freed(row["pipeline_no"], self.tx.partition))
-            if row["suspect_server"] is not None:
+            keys = [backfill_key(row.backfill_id), pipeline_key(row.pipeline_no)]
+            freed.add(slot_freed(row.pipeline_no, self.tx.partition))
+            if row.suspect_server is not None:
                 keys.append(SUSPECTS_KEY)
                 freed.add(suspect_ended(self.tx.partition))
             # What was not allowed to begin would not be a moment later either.
-            idle = row["began_at"] is None and id not in self.outcome.began
+            idle = row.began_at is None and id not in self.outcome.began
             for key in keys:
                 self.tx.schedule_check(key, IDLE_SECONDS if idle else 0.0)
         self.tx.notify(store.SLOT_CHANNEL, freed)
@@ -329,31 +328,27 @@ class Apply:
         """Extend the leases of attempts that are alive; returns their ids."""
         alive = [id for id in self.outcome.alive if id not in self.outcome.attempts]
         # Each by its own length, by which its driver ends itself.
-        until = {id: self.now + timedelta(seconds=self.attempts[id]["lease_seconds"]) for id in alive}
+        until = {id: self.now + timedelta(seconds=self.attempts[id].lease_seconds) for id in alive}
         attempts.extend_leases(self.tx.conn, until)
         return alive
 
     def _move_attempts(self, to: AttemptState, rows: Sequence[Mapping[str, Any]], values: dict[str, Any]) -> None:
         _landed(attempts.move(self.tx.conn, to, rows, values), rows)
 
-    def _having(self, kind: type[Kind]) -> list[tuple[RowMapping, Kind]]:
+    def _having(self, kind: type[Kind]) -> list[tuple[Run, Kind]]:
         """The rows of the runs with a step of this kind, and the step."""
         return [(self.runs[id], step) for id, step in self.outcome.steps(kind)]
 
     def _changed(self, attempt_ids: Iterable[int]) -> None:
         self.tx.notify(attempts.ATTEMPT_CHANNEL, dict.fromkeys(attempt_ids))
 
-    def _facts(self, row: RowMapping) -> dict[str, Any]:
-        return facts(row, self.pipelines[row["backfill_id"]], self.now, self._number(row))
+    def _facts(self, row: Run) -> dict[str, Any]:
+        return facts(row, self.pipelines[row.backfill_id], self.now, self._number(row))
 
-    def _number(self, row: RowMapping) -> int:
+    def _number(self, row: Run) -> int:
         """How often the run has begun by now."""
-        began = any(isinstance(step, Begin) for step in self.outcome.runs.get(row["id"], ()))
-        return int(row["attempt"] + began)
-
-    def _publishing(self, row: Row, publication: int) -> None:
-        number = self._number(self.runs[row["id"]])
-        publishing(self.tx, {**row, "attempt": number}, self.pipelines[row["backfill_id"]], self.now, publication)
+        began = any(isinstance(step, Begin) for step in self.outcome.runs.get(row.id, ()))
+        return row.attempt + began
 
 
 def resolve_deadlines(tx: Transaction, run_ids: Collection[int]) -> None:
@@ -371,8 +366,8 @@ def _count(states: Iterable[str]) -> None:
         metrics.RUNS_ENDED.labels(state).inc()
 
 
-def _key(row: RowMapping) -> dict[str, Any]:
-    return {"id": row["id"], "attempt_id": row["attempt_id"]}
+def _key(row: Run) -> dict[str, Any]:
+    return {"id": row.id, "attempt_id": row.attempt_id}
 
 
 def _landed(landed: int, expected: Sequence[object]) -> None:

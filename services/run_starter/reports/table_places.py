@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import RowMapping
-
 from retrofill.protocol.table_output import TableOutput
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.runs import ErrorInfo, Report, RunStaged
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import table_places as store
+from retrofill_core.store.rows import Run
 from retrofill_core.store.table_places import Published, Use
 
 # All of a pipeline's runs, where it does not matter which.
 ALWAYS = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 
 
-def refused(tx: Transaction, reports: Sequence[Report], runs: Mapping[int, RowMapping]) -> dict[int, ErrorInfo]:
+def refused(tx: Transaction, reports: Sequence[Report], runs: Mapping[int, Run]) -> dict[int, ErrorInfo]:
     """Why the output of runs must not be accepted, by run. The tables of all others are noted as their pipelines'."""
     staged = {report.run_id: tables(report.outputs) for report in reports if isinstance(report, RunStaged)}
-    staged = {id: found for id, found in staged.items() if found and runs[id]["state"] in _OPEN}
+    staged = {id: found for id, found in staged.items() if found and runs[id].state in _OPEN}
     identities = {table.identity for found in staged.values() for table in found}
     if not identities:
         return {}
@@ -37,16 +36,16 @@ def refused(tx: Transaction, reports: Sequence[Report], runs: Mapping[int, RowMa
     why: dict[int, ErrorInfo] = {}
     for id, found in staged.items():
         mine = runs[id]
-        others = [each for each in uses if each.pipeline_no != mine["pipeline_no"]]
+        others = [each for each in uses if each.pipeline_no != mine.pipeline_no]
         message = next(filter(None, (_refusal(tx, mine, table, others, accepted) for table in found)), None)
         if message is not None:
             why[id] = ErrorInfo(type="PlaceTaken", message=message)
             continue
-        new = {(each.identity, mine["pipeline_no"], each.column) for each in found} - noted
+        new = {(each.identity, mine.pipeline_no, each.column) for each in found} - noted
         for identity, pipeline_no, keys in sorted(new):
             store.put(tx.conn, identity, pipeline_no, keys)
-        now = Published(id, mine["interval_start"], mine["interval_end"], tuple(map(str, found)))
-        accepted.setdefault(mine["pipeline_no"], []).append(now)
+        now = Published(id, mine.interval_start, mine.interval_end, tuple(map(str, found)))
+        accepted.setdefault(mine.pipeline_no, []).append(now)
         if new:
             noted |= new
             uses = store.uses(tx.conn, identities)
@@ -64,7 +63,7 @@ def tables(outputs: Iterable[str]) -> list[TableOutput]:
 
 def _refusal(
     tx: Transaction,
-    mine: RowMapping,
+    mine: Run,
     table: TableOutput,
     others: Sequence[Use],
     accepted: Mapping[int, list[Published]],
@@ -73,7 +72,7 @@ def _refusal(
         if other.identity != table.identity:
             continue
         same = other.keys.lower() == table.column.lower()
-        start, end = (mine["interval_start"], mine["interval_end"]) if same else ALWAYS
+        start, end = (mine.interval_start, mine.interval_end) if same else ALWAYS
         known = [*store.published(tx.conn, other.pipeline_no, start, end), *accepted.get(other.pipeline_no, ())]
         for each in known:
             if each.start < end and start < each.end and table.identity in {to.identity for to in tables(each.outputs)}:

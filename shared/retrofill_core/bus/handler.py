@@ -1,10 +1,9 @@
-"""The interface that a service implements: how it handles messages and runs checks."""
+"""What a service overrides: how it handles messages and runs checks."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sqlalchemy import Connection
 
@@ -39,19 +38,22 @@ class Hold:
     seconds: float
 
 
-class Handler(Protocol):
+class Handler:
     """One service. Methods are called from one thread; ``bus.faults`` classifies exceptions.
 
-    ``of_owners``: channels on which only the owners of shards wait.
+    Unless overridden, nothing waits, there are no checks and no state, and each key has a transaction
+    of its own. ``of_owners``: channels on which only the owners of shards wait.
     """
 
-    of_owners: Collection[str]
+    of_owners: Collection[str] = ()
 
     def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
         """Messages that must wait, by topic. Runs before the transaction; may do I/O."""
+        return {}
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
         """Decide on a batch and apply it. May be called again after a rollback."""
+        raise NotImplementedError
 
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:
         """Decide from the rows, for one group of keys. May call ``tx.schedule_check``."""
@@ -61,9 +63,11 @@ class Handler(Protocol):
 
         If a group is refused, its keys are checked again one by one.
         """
+        return [[key] for key in keys]
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """Checks to run after a takeover: seconds from now by key."""
+        return {}
 
     def lost(self, partition: int) -> None:
         """Drop state of a shard that this instance no longer owns."""
@@ -73,39 +77,10 @@ class Handler(Protocol):
 
         ``channel`` is empty after a reconnect: notifications may have been missed.
         """
+        return {}
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
         """All messages of the shard before ``ends`` (offsets by topic) have been handled."""
 
     def close(self) -> None:
         """Finish and release what is left; the shards belong to others by now."""
-
-
-class QuietHandler:
-    """Defaults: nothing waits, no checks, each key in its own transaction, no state."""
-
-    of_owners: Collection[str] = ()
-
-    def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
-        return {}
-
-    def check(self, tx: Transaction, keys: Sequence[str]) -> None:
-        pass
-
-    def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
-        return [[key] for key in keys]
-
-    def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
-        return {}
-
-    def lost(self, partition: int) -> None:
-        pass
-
-    def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
-        return {}
-
-    def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from retrofill.errors import first_line
 from retrofill.log import get_log
@@ -23,8 +23,8 @@ Result = TypeVar("Result")
 class SetAside:
     """Ids set aside by this instance, with the end (monotonic seconds). Rows do not change.
 
-    ``key`` is the column with the id. ``event`` is logged with the columns ``logged``, by their
-    names in the log.
+    ``key`` is the attribute with the id. ``event`` is logged with the attributes ``logged``, by
+    their names in the log.
     """
 
     event: str
@@ -69,7 +69,7 @@ class SetAside:
         self._add(rows[0], error)
         return []
 
-    def _add(self, row: Any, error: Exception) -> None:
-        self.until[row[self.key]] = time.monotonic() + SET_ASIDE_SECONDS
-        about = {name: row[column] for name, column in self.logged.items()}
+    def _add(self, row: object, error: Exception) -> None:
+        self.until[getattr(row, self.key)] = time.monotonic() + SET_ASIDE_SECONDS
+        about = {name: getattr(row, attribute) for name, attribute in self.logged.items()}
         log.error(self.event, **about, error=first_line(error))

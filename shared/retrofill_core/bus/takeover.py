@@ -120,20 +120,21 @@ def take_over(
     topic_ids.refresh()
     shard = SERVICE_TABLES[service.package].shard
     with engine.begin() as conn:
-        row = conn.execute(
+        epoch, *trying = conn.execute(
             update(shard)
             .where(shard.c.partition == partition)
             .values(epoch=shard.c.epoch + 1, owner=instance, taken_at=func.clock_timestamp())
             .returning(shard.c.epoch, shard.c.trying_topic, shard.c.trying_offset, shard.c.trying_deaths)
         ).one()
         offsets = stored_offsets(conn, service, partition, topic_ids, service.reads)
-        suspect = find_suspect(conn, service, partition, offsets, row)
+        # The topic is null unless a message is being tried.
+        suspect = find_suspect(conn, service, partition, offsets, Suspect(*trying)) if trying[0] else None
         unmoved = unmoved_offsets(conn, service, partition, offsets)
         checks = dict(handler.taken(conn, partition))
         crash_point("takeover:before-commit")
     crash_point("takeover:committed")
     careful = suspect is not None or has_backlog(topic_ids.ends, partition, unmoved)
-    return Takeover(row.epoch, offsets, checks, careful, suspect)
+    return Takeover(epoch, offsets, checks, careful, suspect)
 
 
 def has_backlog(ends: Ends, partition: int, offsets: Mapping[str, int]) -> bool:

@@ -16,7 +16,8 @@ from retrofill_core.domain.callback import Occasion
 from retrofill_core.domain.callback_rule import CallbackRule
 from retrofill_core.domain.target import options_of
 from retrofill_core.domain.templates import expand
-from retrofill_core.store import listed
+from retrofill_core.store import callbacks, listed
+from retrofill_core.store.callbacks import NewCallback
 
 log = get_log(__name__)
 
@@ -43,7 +44,7 @@ def insert_listed(tx: Transaction, calls: Sequence[Listed], now: datetime, parti
         return []
     ids = listed.next_ids(tx.conn, len(calls))
     shards = partitions_of(ids, partitions)
-    listed.insert_all(tx.conn, [_columns(*each, now) for each in zip(calls, ids, shards, strict=True)])
+    callbacks.insert_all(tx.conn, [_new(*each, now) for each in zip(calls, ids, shards, strict=True)])
     for id, call in zip(ids, calls, strict=True):
         tx.emit(Topic.CALLBACK_REQUESTS, id, CallbackRequested(deadline_id=id, callback=call.rule.callback.label))
     return ids
@@ -58,20 +59,20 @@ def expanded(kwargs: Mapping[str, Any], fields: Mapping[str, Any], **about: obje
         return dict(kwargs)
 
 
-def _columns(call: Listed, id: int, shard: int, now: datetime) -> dict[str, Any]:
+def _new(call: Listed, id: int, shard: int, now: datetime) -> NewCallback:
     collects = not call.event
-    return {
-        "deadline_id": id,
-        "shard": shard,
-        "name": call.rule.callback.label,
-        "kind": call.rule.callback.kind,
-        "options": options_of(call.rule.callback, at_most_once=call.rule.at_most_once),
-        "kwargs": dict(call.kwargs),
-        "event": dict(call.event),
-        "pipeline": call.pipeline,
-        "backfill_id": call.backfill_id,
-        "occasion": str(call.occasion),
-        "place": call.place,
-        "collects": collects,
-        "next_try_at": now + timedelta(seconds=call.rule.window_seconds if collects else 0.0),
-    }
+    return NewCallback(
+        deadline_id=id,
+        shard=shard,
+        name=call.rule.callback.label,
+        kind=call.rule.callback.kind,
+        options=options_of(call.rule.callback, at_most_once=call.rule.at_most_once),
+        kwargs=dict(call.kwargs),
+        event=dict(call.event),
+        pipeline=call.pipeline,
+        next_try_at=now + timedelta(seconds=call.rule.window_seconds if collects else 0.0),
+        backfill_id=call.backfill_id,
+        occasion=str(call.occasion),
+        place=call.place,
+        collects=collects,
+    )

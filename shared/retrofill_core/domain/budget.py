@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Self
 
 from pydantic import AwareDatetime, Field, field_validator
 
@@ -25,6 +26,12 @@ class Budget(Data):
     def _of_all_calendars(cls, until: datetime | None) -> datetime | None:
         """The last day of the year 9999 may be one of the next year in UTC, which Python cannot read from Postgres."""
         return None if until is None else min(max(until, FIRST), LAST)
+
+    @classmethod
+    def of(cls, failed_runs: int | None, core_hours: float | None, until: datetime | None) -> Self | None:
+        """The budget with these limits, if there is any."""
+        budget = cls(failed_runs=failed_runs, core_hours=core_hours, until=until)
+        return None if budget == cls() else budget
 
 
 @dataclass(frozen=True)

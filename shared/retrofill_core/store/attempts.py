@@ -12,7 +12,6 @@ from sqlalchemy import (
     Connection,
     Double,
     Integer,
-    RowMapping,
     Text,
     and_,
     bindparam,
@@ -30,6 +29,7 @@ from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.arrays import Arrays, one_of
 from retrofill_core.store.failures import failed_since_resume
+from retrofill_core.store.rows import Attempt, columns_of
 from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import Moment, attempt, backfill, run, seat
 from retrofill_core.store.transition import Values, transition
@@ -114,12 +114,13 @@ def insert_all(
     return [ids[key] for one in new if (key := (one.backfill_id, one.slot)) in ids]
 
 
-_LOCK = select(attempt).where(one_of(attempt.c.id, "ids")).order_by(attempt.c.id).with_for_update(key_share=True)
+COLUMNS = columns_of(Attempt, attempt)
+_LOCK = select(*COLUMNS).where(one_of(attempt.c.id, "ids")).order_by(attempt.c.id).with_for_update(key_share=True)
 
 
-def lock(conn: Connection, ids: Collection[int]) -> dict[int, RowMapping]:
+def lock(conn: Connection, ids: Collection[int]) -> dict[int, Attempt]:
     """Attempts by id, locked in id order."""
-    return {row["id"]: row for row in conn.execute(_LOCK, {"ids": sorted(ids)}).mappings()}
+    return {row[0]: Attempt(*row) for row in conn.execute(_LOCK, {"ids": sorted(ids)})}
 
 
 def move(

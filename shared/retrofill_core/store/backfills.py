@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, bindparam, exists, func, insert, select, update
+from sqlalchemy import Connection, bindparam, exists, func, insert, select, update
 
 from retrofill_core.domain.backfill import ACTIVE, MACHINE, BackfillState, OnRunFailure
 from retrofill_core.domain.run import GOING, RunState
@@ -14,12 +14,12 @@ from retrofill_core.store.arrays import one_of
 from retrofill_core.store.budgets import may_be_used_up
 from retrofill_core.store.failures import failed_since_resume, has_failed
 from retrofill_core.store.reviews import APPROVED, WAITS, staged_and
+from retrofill_core.store.rows import Backfill, Planned, columns_of
 from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import backfill, backfill_command, backfill_request, run, run_cancel
 from retrofill_core.store.transition import transition
 
-# Without the parts of the range, which never change and may be many.
-COLUMNS = [column for column in backfill.c if column.name != "covers_parts"]
+COLUMNS = columns_of(Backfill, backfill)
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,14 @@ class Outcome:
     body_hash: str | None = None
 
 
-_OUTCOMES = select(backfill_request).where(one_of(backfill_request.c.id, "ids"))
+_OUTCOMES = select(
+    *(backfill_request.c[name] for name in ("id", "answer_type", "answer", "body_hash")),
+).where(one_of(backfill_request.c.id, "ids"))
 
 
 def outcomes(conn: Connection, ids: Collection[str]) -> dict[str, Outcome]:
     """Recorded outcomes of requests, by backfill id."""
-    rows = conn.execute(_OUTCOMES, {"ids": list(ids)}).mappings()
-    return {row["id"]: Outcome(row["answer_type"], row["answer"], row["body_hash"]) for row in rows}
+    return {id: Outcome(*outcome) for id, *outcome in conn.execute(_OUTCOMES, {"ids": list(ids)})}
 
 
 def record_outcome(conn: Connection, id: str, outcome: Outcome) -> None:
@@ -68,35 +69,35 @@ def record_command(conn: Connection, backfill_id: str, ce_id: str, outcome: Outc
 
 # By whether to wait for the lock.
 _LOCK = {
-    wait: select(*COLUMNS).where(backfill.c.id == bindparam("id")).with_for_update(key_share=True, skip_locked=not wait)
+    wait: select(*columns_of(Planned, backfill))
+    .where(backfill.c.id == bindparam("id"))
+    .with_for_update(key_share=True, skip_locked=not wait)
     for wait in (False, True)
 }
 
 
-def lock(conn: Connection, id: str, *, wait: bool) -> RowMapping | None:
-    """The backfill's row, locked; ``None`` if it does not exist or, without ``wait``, is locked."""
-    return conn.execute(_LOCK[wait], {"id": id}).mappings().first()
+def lock(conn: Connection, id: str, *, wait: bool) -> Planned | None:
+    """The backfill, locked; ``None`` if it does not exist or, without ``wait``, is locked."""
+    row = conn.execute(_LOCK[wait], {"id": id}).first()
+    return None if row is None else Planned(*row)
 
 
 _ANY_RUN_CANCEL = exists().where(run_cancel.c.backfill_id == backfill.c.id)
 _LOCK_FREE = (
-    select(
-        *(column for column in COLUMNS if column.name != "definition"),
-        _ANY_RUN_CANCEL.label("has_run_cancels"),
-    )
+    select(*COLUMNS, _ANY_RUN_CANCEL)
     .where(one_of(backfill.c.id, "ids"))
     .order_by(backfill.c.id)
     .with_for_update(key_share=True, skip_locked=True)
 )
 
 
-def lock_free(conn: Connection, ids: Collection[str]) -> dict[str, RowMapping]:
-    """Backfills by id, locked in id order. Locked ones are skipped.
+def lock_free(conn: Connection, ids: Collection[str]) -> tuple[dict[str, Backfill], list[str]]:
+    """Backfills by id, locked in id order, and those in which users asked to cancel some runs.
 
-    Rows omit the definition, which never changes and may be large. ``has_run_cancels``: whether
-    users asked to cancel some of its runs.
+    Locked ones are skipped.
     """
-    return {row["id"]: row for row in conn.execute(_LOCK_FREE, {"ids": sorted(ids)}).mappings()}
+    rows = conn.execute(_LOCK_FREE, {"ids": sorted(ids)}).all()
+    return {row[0]: Backfill(*row[:-1]) for row in rows}, [row[0] for row in rows if row[-1]]
 
 
 _ACTIVE = (

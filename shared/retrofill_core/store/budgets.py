@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select
 
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.budget import Budget, Spent, used_up
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.failures import count_failed, has_failed
-from retrofill_core.store.progress import costs
+from retrofill_core.store.progress import Announced, costs
+from retrofill_core.store.rows import Backfill
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import backfill, run
 
 
-def of_row(row: RowMapping) -> Budget | None:
-    """The budget in a backfill's row, if any."""
-    limits = {name: row[f"budget_{name}"] for name in Budget.model_fields}
-    return Budget(**limits) if any(each is not None for each in limits.values()) else None
+def of_row(row: Backfill | Announced) -> Budget | None:
+    """The budget of a backfill, if any."""
+    return Budget.of(row.budget_failed_runs, row.budget_core_hours, row.budget_until)
 
 
 def columns(budget: Budget | None) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from sqlalchemy import (
     ARRAY,
     CTE,
     BigInteger,
+    Boolean,
     Connection,
     Engine,
     FromClause,
@@ -28,6 +30,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from retrofill_core.domain.callback import MACHINE, CallbackState
 from retrofill_core.store.arrays import Arrays, none_of, one_of
+from retrofill_core.store.rows import columns_of
 from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import Moment, callback, webhook_off
 from retrofill_core.store.transition import FromNow, Plus, Values, transition
@@ -41,6 +44,83 @@ _NOW = func.clock_timestamp(type_=Moment)
 _ONCE = select(_NOW).scalar_subquery()
 # NOTIFY channel; the payload is the shard with a callback that waits for another try.
 CHANNEL = "retrofill_callbacks"
+
+
+@dataclass(frozen=True, slots=True)
+class NewCallback:
+    """A callback to insert. ``event``: what it is called with, empty while it collects failures.
+
+    ``backfill_id``, ``occasion``, ``place``: of one that a pipeline lists.
+    """
+
+    deadline_id: int
+    shard: int
+    name: str
+    kind: str
+    options: Mapping[str, Any]
+    kwargs: dict[str, Any]
+    event: dict[str, Any]
+    pipeline: str
+    next_try_at: datetime
+    backfill_id: str | None = None
+    occasion: str | None = None
+    place: int | None = None
+    collects: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A callback that is due."""
+
+    deadline_id: int
+    pipeline: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callback:
+    """A callback, whatever its state."""
+
+    # Without an occasion, its deadline's id too.
+    deadline_id: int
+    # The function's name, the webhook's URL or the topic.
+    name: str
+    kind: str
+    options: Mapping[str, Any]
+    pipeline: str
+    attempts: int
+    runners_lost: int
+    # What a pipeline lists it for; ``None`` for a deadline's.
+    occasion: str | None = None
+    backfill_id: str | None = None
+
+    @property
+    def at_most_once(self) -> bool:
+        """Whether a call with an uncertain outcome must not be repeated."""
+        return bool(self.options.get("at_most_once"))
+
+    @property
+    def replayed(self) -> bool:
+        """Whether a user requested this call after the callback had failed."""
+        return bool(self.options.get("replayed"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending(Callback):
+    """A callback to claim. ``off_since``: when its address was switched off."""
+
+    kwargs: dict[str, Any]
+    # What happened, as published; empty in rows of an older release.
+    event: dict[str, Any]
+    collects: bool
+    off_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed(Callback):
+    """A callback that a runner calls; ``attempts`` counts this call."""
+
+    token: str
 
 
 def _next_pipeline(table: FromClause) -> Select[str]:
@@ -75,11 +155,11 @@ _NEXT_TRY = select(func.min(_NEXT.c.next_try_at)).select_from(_PIPELINES.join(_N
 
 def due(
     conn: Connection, shard: int, excluding: Collection[str], of_each: int, set_aside: Collection[int] = ()
-) -> Sequence[Values]:
+) -> list[Due]:
     """The shard's due callbacks, up to ``of_each`` per pipeline, except pipelines ``excluding``.
 
     Rows with an id in ``set_aside`` are skipped, as in the functions below.
-    Each is ``deadline_id``, ``pipeline`` and ``since``. Finding a pipeline takes one index probe,
+    Finding a pipeline takes one index probe,
     however many of its callbacks are due.
     """
     parameters = {
@@ -88,7 +168,7 @@ def due(
         "of_each": of_each,
         "set_aside": sorted(set_aside),
     }
-    return [row._asdict() for row in conn.execute(_DUE, parameters)]
+    return [Due(*row) for row in conn.execute(_DUE, parameters)]
 
 
 def next_try(
@@ -114,10 +194,7 @@ def next_lapse(conn: Connection, shard: int, set_aside: Collection[int] = ()) ->
     return moment, now
 
 
-_CALL = (
-    *(_c.deadline_id, _c.name, _c.kind, _c.options, _c.pipeline, _c.attempts, _c.runners_lost),
-    *(_c.occasion, _c.backfill_id),
-)
+_CALL = columns_of(Callback, callback)
 _LOCK_PENDING = (
     select(*_CALL, _c.kwargs, _c.event, _c.collects, webhook_off.c.since.label("off_since"))
     .join_from(callback, webhook_off, (webhook_off.c.url == _c.name) & (_c.kind == constant("webhook")), isouter=True)
@@ -127,14 +204,9 @@ _LOCK_PENDING = (
 )
 
 
-def lock_pending(conn: Connection, ids: Sequence[int]) -> Sequence[Values]:
-    """The pending callbacks among ``ids``, locked, in the order of ``ids``.
-
-    Locked ones are skipped.
-
-    Each has everything a call needs; ``off_since`` is when its address was switched off.
-    """
-    return [row._asdict() for row in conn.execute(_LOCK_PENDING, {"ids": list(ids)})] if ids else []
+def lock_pending(conn: Connection, ids: Sequence[int]) -> list[Pending]:
+    """The pending callbacks among ``ids``, locked, in the order of ``ids``. Locked ones are skipped."""
+    return [Pending(**row._asdict()) for row in conn.execute(_LOCK_PENDING, {"ids": list(ids)})] if ids else []
 
 
 _LOCK_LAPSED = (
@@ -148,19 +220,19 @@ _LOCK_LAPSED = (
 
 def lock_lapsed(
     conn: Connection, shard: int, excluding: Collection[str], set_aside: Collection[int] = ()
-) -> Sequence[Values]:
+) -> list[Claimed]:
     """The shard's callbacks with an ended lease, locked, except the tokens ``excluding``.
 
     The lock comes before the decision, so a lease renewed in between does not count as ended.
     """
     parameters = {"shard": shard, "excluding": list(excluding), "set_aside": sorted(set_aside)}
-    return [row._asdict() for row in conn.execute(_LOCK_LAPSED, parameters)]
+    return [Claimed(**row._asdict()) for row in conn.execute(_LOCK_LAPSED, parameters)]
 
 
 def claim(conn: Connection, rows: Sequence[Values], lease_seconds: float) -> set[int]:
     """Claim callbacks (``deadline_id``, ``token``, ``attempts``); returns the claimed ids."""
     values = {"lease_until": FromNow(timedelta(seconds=lease_seconds))}
-    return {row["deadline_id"] for row in transition(conn, MACHINE, callback, S.RUNNING, rows, values=values)}
+    return {id for id, *_ in transition(conn, MACHINE, callback, S.RUNNING, rows, values=values)}
 
 
 _RENEW = (
@@ -200,7 +272,7 @@ def try_again(
     return _leave(conn, S.PENDING, deadline_id, token, values)
 
 
-def replay(conn: Connection, deadline_id: int) -> Values | None:
+def replay(conn: Connection, deadline_id: int) -> Callback | None:
     """Make a failed callback pending again, with all its tries; ``None`` if it is not ``failed``.
 
     The last error stays until the next one. The row is marked as replayed: it is sent even to an
@@ -212,8 +284,7 @@ def replay(conn: Connection, deadline_id: int) -> Values | None:
         conn, MACHINE, callback, S.PENDING, [{"deadline_id": deadline_id}], from_states=[S.FAILED], values=values
     ):
         return None
-    found = conn.execute(select(callback).where(callback.c.deadline_id == deadline_id))
-    return dict(found.mappings().one())
+    return Callback(**conn.execute(select(*_CALL).where(callback.c.deadline_id == deadline_id)).one()._asdict())
 
 
 def state_of(conn: Connection, deadline_id: int) -> str | None:
@@ -237,22 +308,26 @@ def _leave(conn: Connection, to: CallbackState, deadline_id: int, token: str, va
 
 
 _NEW = Arrays(
-    "given", deadline_id=BigInteger, name=Text, kind=Text, options=JSONB, kwargs=JSONB, event=JSONB, pipeline=Text
+    "given",
+    deadline_id=BigInteger,
+    shard=Integer,
+    name=Text,
+    kind=Text,
+    options=JSONB,
+    kwargs=JSONB,
+    event=JSONB,
+    pipeline=Text,
+    next_try_at=Moment,
+    backfill_id=Text,
+    occasion=Text,
+    place=Integer,
+    collects=Boolean,
 )
-_NEW_COLUMNS = _NEW.c.keys()
-_INSERT = insert(callback).from_select(
-    [*_NEW_COLUMNS, "shard", "state"],
-    select(*_NEW.c, bindparam("given_shard", type_=Integer), constant(CallbackState.PENDING)),
-)
+_COLUMNS = tuple(_NEW.c.keys())
+_INSERT = insert(callback).from_select([*_COLUMNS, "state"], select(*_NEW.c, constant(S.PENDING)))
 
 
-def insert_all(conn: Connection, shard: int, rows: Sequence[Values]) -> None:
-    """Insert callbacks, pending.
-
-    ``rows`` have ``deadline_id``, ``name``, ``kind``, ``options``, ``kwargs``, ``event`` and
-    ``pipeline``. Raises ``IntegrityError`` if a deadline has a callback.
-    """
-    if not rows:
-        return
-    given = _NEW.values(**{name: [row[name] for row in rows] for name in _NEW_COLUMNS})
-    conn.execute(_INSERT, {**given, "given_shard": shard})
+def insert_all(conn: Connection, new: Sequence[NewCallback]) -> None:
+    """Insert callbacks, pending. Raises ``IntegrityError`` if a deadline or a backfill's end has one already."""
+    if new:
+        conn.execute(_INSERT, _NEW.values(**{name: [getattr(each, name) for each in new] for name in _COLUMNS}))

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 from zlib import crc32
 
@@ -20,7 +18,6 @@ from sqlalchemy import (
     CompoundSelect,
     Connection,
     Integer,
-    RowMapping,
     Select,
     Text,
     and_,
@@ -39,7 +36,8 @@ from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.arrays import Arrays, none_of, one_of
 from retrofill_core.store.failures import failed_since_resume
-from retrofill_core.store.runs import due_to_publish
+from retrofill_core.store.rows import Run, columns_of
+from retrofill_core.store.runs import COLUMNS, due_to_publish
 from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import attempt, backfill, pipeline, run
 
@@ -188,7 +186,7 @@ def _live() -> ColumnElement[bool]:
 _CLAIMANTS = _claimants()
 _WANTED = Arrays("wanted", number="no", backfill_id=Text, count=Integer)
 _NEXT = (
-    select(run)
+    select(*COLUMNS)
     .where(run.c.backfill_id == _WANTED.c.backfill_id, _NO_SUSPECT)
     .order_by(run.c.position)
     .limit(_WANTED.c.count)
@@ -200,7 +198,7 @@ _LAST = (
     .lateral("last_run")
 )
 _NEXT_QUEUED = (
-    select(_NEXT, _LAST.c.last_queued)
+    select(*columns_of(Run, _NEXT), _LAST.c.last_queued)
     .select_from(_WANTED.table)
     .join(_LAST, true())
     .join(_NEXT, true())
@@ -208,19 +206,20 @@ _NEXT_QUEUED = (
 )
 
 
-def next_queued(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
-    """The next queued runs by backfill, in start order, at most as many as ``wanted`` of each.
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The next queued runs of a backfill, in start order. ``last``: the position of its last one."""
 
-    Without suspects. ``last_queued``: the position of the backfill's last one.
-    """
-    given = _WANTED.values(backfill_id=wanted, count=wanted.values())
-    return _by_backfill(conn, _NEXT_QUEUED, given)
+    runs: list[Run]
+    last: int
 
 
-def _by_backfill(conn: Connection, statement: Select[Any], given: Mapping[str, Any]) -> dict[str, list[RowMapping]]:
-    found: dict[str, list[RowMapping]] = {}
-    for row in conn.execute(statement, given).mappings():
-        found.setdefault(row["backfill_id"], []).append(row)
+def next_queued(conn: Connection, wanted: Mapping[str, int]) -> dict[str, Waiting]:
+    """The next queued runs by backfill, at most as many as ``wanted`` of each, without suspects."""
+    found: dict[str, Waiting] = {}
+    for *row, last in conn.execute(_NEXT_QUEUED, _WANTED.values(backfill_id=wanted, count=wanted.values())):
+        each = Run(*row)
+        found.setdefault(each.backfill_id, Waiting([], last)).runs.append(each)
     return found
 
 
@@ -228,14 +227,14 @@ def _by_backfill(conn: Connection, statement: Select[Any], given: Mapping[str, A
 SUSPECTS_LOCK = 0x52465355
 _LOCK_SUSPECTS = text("SELECT pg_try_advisory_xact_lock(:space, :no)")
 _NEXT_SUSPECT = (
-    select(run)
+    select(*COLUMNS)
     .where(run.c.backfill_id == _WANTED.c.backfill_id, _SUSPECT)
     .order_by(run.c.lost_at, run.c.position)
     .limit(_WANTED.c.count)
     .lateral("next_suspect")
 )
 _NEXT_SUSPECTS = (
-    select(_NEXT_SUSPECT)
+    select(*columns_of(Run, _NEXT_SUSPECT))
     .select_from(_WANTED.table.join(backfill, backfill.c.id == _WANTED.c.backfill_id).join(_NEXT_SUSPECT, true()))
     .where(_SUSPECTS_MAY_START)
     .order_by(_NEXT_SUSPECT.c.lost_at, _NEXT_SUSPECT.c.position)
@@ -256,14 +255,17 @@ def lock_suspects(conn: Connection, pool: str) -> bool:
     return bool(conn.execute(_LOCK_SUSPECTS, given).scalar_one())
 
 
-def next_suspects(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
+def next_suspects(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[Run]]:
     """The suspects that may start now by backfill, oldest loss first, like ``next_queued``.
 
     The first backfill has the oldest loss. Call it after ``lock_suspects``, which makes what it
     reads of the pool's server stay true.
     """
-    given = _WANTED.values(backfill_id=wanted, count=wanted.values())
-    return _by_backfill(conn, _NEXT_SUSPECTS, given)
+    found: dict[str, list[Run]] = {}
+    for row in conn.execute(_NEXT_SUSPECTS, _WANTED.values(backfill_id=wanted, count=wanted.values())):
+        each = Run(*row)
+        found.setdefault(each.backfill_id, []).append(each)
+    return found
 
 
 def pipelines_with_suspects(conn: Connection, shard: int) -> set[int]:
@@ -290,7 +292,7 @@ _ACCEPTED = (
     .lateral("accepted")
 )
 _STAGED = (
-    select(run, attempt.c.code.label("accepted_code"))
+    select(*COLUMNS, attempt.c.code)
     .select_from(_TO_PUBLISH.table.join(_ACCEPTED, true()))
     .join(
         run,
@@ -302,14 +304,26 @@ _STAGED = (
 )
 
 
-def staged(conn: Connection, wanted: Mapping[str, tuple[int, int]]) -> dict[str, list[list[RowMapping]]]:
-    """Accepted runs that may have a publisher now by backfill, those of one accepted attempt together.
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Runs whose output one attempt staged. ``code``: where that attempt's code is (``CodeLocation``), if known."""
+
+    runs: list[Run]
+    code: dict[str, Any] | None
+
+
+def staged(conn: Connection, wanted: Mapping[str, tuple[int, int]]) -> dict[str, list[Accepted]]:
+    """Accepted runs that may have a publisher now, by backfill.
 
     ``wanted``: of how many attempts of each backfill at most, the first ones, and below which review
-    (``reviews.publishes_below``). ``accepted_code``: where the code of the attempt is that staged their output
-    (``CodeLocation``).
+    (``Backfill.publishes_below``).
     """
     counts, below = zip(*wanted.values(), strict=True)
-    given = _TO_PUBLISH.values(backfill_id=wanted, count=counts, below=below)
-    found = _by_backfill(conn, _STAGED, given)
-    return {id: [list(rows) for _, rows in groupby(runs, itemgetter("accepted_attempt"))] for id, runs in found.items()}
+    found: dict[str, list[Accepted]] = {}
+    for *row, code in conn.execute(_STAGED, _TO_PUBLISH.values(backfill_id=wanted, count=counts, below=below)):
+        each = Run(*row)
+        mine = found.setdefault(each.backfill_id, [])
+        if not mine or mine[-1].runs[0].accepted_attempt != each.accepted_attempt:
+            mine.append(Accepted([], code))
+        mine[-1].runs.append(each)
+    return found

@@ -1,14 +1,9 @@
-"""Deadline rows: which are due, which to decide, and how they ended.
-
-A row read here has the columns of ``_DEADLINE`` and those of its run or backfill:
-``interval_start``, ``interval_end``, ``run_state``, ``run_attempt``, ``ended_at``, ``staged_at``
-and ``superseded``.
-"""
+"""Deadline rows: which are due, which to decide, and how they ended."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 
-from retrofill_core.domain.deadline import MACHINE, DeadlineState
+from retrofill_core.domain.deadline import MACHINE, DeadlineState, Scope
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.arrays import Arrays, none_of, one_of
 from retrofill_core.store.states import constant, in_state
@@ -41,7 +36,6 @@ from retrofill_core.store.transition import Values, transition
 
 BATCH = 500
 _d = deadline.c
-_DEADLINE = [column for column in _d if column.name not in ("shard", "reason")]
 _ARMED = and_(_d.shard == bindparam("shard"), in_state(deadline, DeadlineState.ARMED))
 # Missed deadlines that have not recovered.
 _LATE = and_(in_state(deadline, DeadlineState.MISSED), _d.recovered_at.is_(None))
@@ -50,6 +44,48 @@ _ONCE = select(func.clock_timestamp()).scalar_subquery()
 
 
 # reading, with their runs or backfills
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A deadline, and how its run is; its backfill if it has no run."""
+
+    id: int
+    shard: int
+    alert: str
+    pipeline: str
+    backfill_id: str
+    run_id: int | None
+    task: str | None
+    reference: str
+    interval_seconds: float | None
+    due_at: datetime
+    fire_on_failure: bool
+    callback: str | None
+    callback_kind: str
+    callback_options: Mapping[str, Any]
+    kwargs: Mapping[str, Any]
+    digest_seconds: float | None
+    digest_id: int | None
+    decided_at: datetime | None
+    recovered_at: datetime | None
+    interval_start: datetime | None
+    interval_end: datetime | None
+    run_state: str
+    run_attempt: int
+    ended_at: datetime | None
+    staged_at: datetime | None
+    superseded: bool
+
+    @property
+    def scope(self) -> Scope:
+        """What must be done by the deadline."""
+        if self.run_id is None:
+            return Scope.BACKFILL
+        return Scope.RUN if self.task is None else Scope.TASK
+
+
+_DEADLINE = [_d[field.name] for field in fields(Deadline) if field.name in _d]
 
 
 def _of_runs() -> Select[Any]:
@@ -96,7 +132,7 @@ _LOCK_DUE = _locking(and_(_ARMED, _d.due_at <= _ONCE, none_of(_d.id, "excluding"
 _LOCK_NAMED = _locking(and_(_ARMED, one_of(_d.id, "ids")))
 
 
-def lock_due(conn: Connection, shard: int, excluding: Collection[int] = (), limit: int = BATCH) -> Sequence[Values]:
+def lock_due(conn: Connection, shard: int, excluding: Collection[int] = (), limit: int = BATCH) -> list[Deadline]:
     """The first due deadlines except ``excluding``, each with its run or backfill, which is locked.
 
     Locked ones are skipped without counting towards ``limit``: a transaction that cancels thousands
@@ -105,7 +141,7 @@ def lock_due(conn: Connection, shard: int, excluding: Collection[int] = (), limi
     return _rows(conn, _LOCK_DUE, {"shard": shard, "excluding": sorted(excluding), "limit": limit})
 
 
-def lock_named(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[Values]:
+def lock_named(conn: Connection, shard: int, ids: Collection[int]) -> list[Deadline]:
     """The shard's armed deadlines among ``ids``, their runs or backfills locked.
 
     Locked ones are skipped.
@@ -113,9 +149,9 @@ def lock_named(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[V
     return _rows(conn, _LOCK_NAMED, {"shard": shard, "ids": list(ids), "limit": len(ids)})
 
 
-def _rows(conn: Connection, statements: Iterable[Select[Any]], parameters: Mapping[str, Any]) -> Sequence[Values]:
+def _rows(conn: Connection, statements: Iterable[Select[Any]], parameters: Mapping[str, Any]) -> list[Deadline]:
     # Postgres rereads a row it locks, so the runs are as they are under the lock.
-    return [row._asdict() for statement in statements for row in conn.execute(statement, parameters)]
+    return [Deadline(*row) for statement in statements for row in conn.execute(statement, parameters)]
 
 
 _ARMED_AMONG = select(_d.id).where(_ARMED, one_of(_d.id, "ids")).order_by(_d.id)
@@ -177,7 +213,7 @@ _LATE_AMONG = and_(_d.shard == bindparam("shard"), one_of(_d.id, "ids"), _LATE)
 _LATE_ROWS = (_of_runs().where(_LATE_AMONG), _of_backfills().where(_LATE_AMONG))
 
 
-def late(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[Values]:
+def late(conn: Connection, shard: int, ids: Collection[int]) -> list[Deadline]:
     """The missed deadlines among ``ids`` that have not recovered.
 
     An end is final, so no lock is needed.
@@ -195,7 +231,7 @@ _OTHERS = (
 _COUNT = select(func.count()).select_from(deadline).where(_d.digest_id == bindparam("digest"))
 
 
-def of_digest(conn: Connection, digest_id: int, limit: int) -> Sequence[Values]:
+def of_digest(conn: Connection, digest_id: int, limit: int) -> list[Deadline]:
     """At most ``limit`` deadlines of a digest: its opener, then others in the order missed."""
     return _rows(conn, (_OPENER, _OTHERS), {"digest": digest_id, "limit": limit - 1})
 
@@ -274,7 +310,7 @@ def open_of_backfill(conn: Connection, backfill_id: str) -> list[int]:
 def end(conn: Connection, to: DeadlineState, rows: Sequence[Values], decided_at: datetime) -> set[int]:
     """Move armed deadlines (``id`` and columns to set) to ``to``; returns the ids that landed."""
     values: dict[str, Any] = {"decided_at": decided_at}
-    return {row["id"] for row in transition(conn, MACHINE, deadline, to, rows, values=values)}
+    return {id for id, *_ in transition(conn, MACHINE, deadline, to, rows, values=values)}
 
 
 _RECOVERED = Arrays("given", id=BigInteger, at=Moment)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, RowMapping, bindparam, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from retrofill_core.store.arrays import none_of, one_of
@@ -63,8 +63,18 @@ def join(conn: Connection, kind: Kind, lead: int, shard: int) -> int:
             return int(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A digest that is due to close."""
+
+    id: int
+    pipeline: str
+    alert: str
+    opened_at: datetime
+
+
 _LOCK_DUE = (
-    select(digest)
+    select(_c.id, _c.pipeline, _c.alert, _c.opened_at)
     .where(
         _c.shard == bindparam("shard"),
         _c.closed_at.is_(None),
@@ -78,12 +88,12 @@ _CLOSE = update(digest).where(_c.id == bindparam("digest")).values(closed_at=bin
 _HOLD = select(_c.id, _c.closed_at).where(one_of(_c.id, "ids")).order_by(_c.id).with_for_update(read=True)
 
 
-def lock_due(conn: Connection, shard: int, excluding: Collection[int] = ()) -> Sequence[RowMapping]:
+def lock_due(conn: Connection, shard: int, excluding: Collection[int] = ()) -> list[Window]:
     """The shard's digests that are due to close except ``excluding``, locked.
 
     Those being joined right now are skipped.
     """
-    return conn.execute(_LOCK_DUE, {"shard": shard, "excluding": sorted(excluding)}).mappings().all()
+    return [Window(*row) for row in conn.execute(_LOCK_DUE, {"shard": shard, "excluding": sorted(excluding)})]
 
 
 def close(conn: Connection, id: int, now: datetime) -> None:

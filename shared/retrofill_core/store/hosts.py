@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -19,7 +19,6 @@ from sqlalchemy import (
     Connection,
     Integer,
     Interval,
-    RowMapping,
     Text,
     and_,
     bindparam,
@@ -60,7 +59,7 @@ def _in(name: str) -> ColumnElement[Any]:
 # what owners do
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Seat:
     """A free seat, locked. ``host_name`` is for people; ``host_id`` is the incarnation."""
 
@@ -76,7 +75,7 @@ class Seat:
         return (executor != POOL and self.submits) or (executor != SUBMIT and self.warm)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Offer:
     """Free seats of one pool, the nearest first.
 
@@ -214,7 +213,7 @@ _RENEW = (
 )
 _SEATS = (
     select(
-        *(seat.c.host_id, seat.c.no, seat.c.warm, seat.c.attempt_id, seat.c.acknowledged_at, attempt.c.backfill_id),
+        *(seat.c.host_id, seat.c.no, seat.c.warm, seat.c.attempt_id, attempt.c.backfill_id, seat.c.acknowledged_at),
         in_state(attempt, *LIVE).label("live"),
         (seat.c.acknowledged_at < _in("commits")).label("overdue"),
     )
@@ -292,12 +291,26 @@ def renew(
     return conn.execute(_RENEW, given).rowcount == 1
 
 
-def seats_of(conn: Connection, ids: Collection[int]) -> list[RowMapping]:
-    """The seats of hosts by host and number, with ``backfill_id`` and ``live`` of their attempts.
+@dataclass(frozen=True, slots=True)
+class Mine:
+    """A seat as its host sees it, with ``backfill_id`` and ``live`` of its attempt, if it has one.
 
-    ``overdue``: an attempt that was acknowledged so long ago that the host must know it.
+    ``overdue``: the attempt was acknowledged so long ago that the host must know it.
     """
-    return list(conn.execute(_SEATS, {"own": sorted(ids), "commits": -COMMITS}).mappings())
+
+    host_id: int
+    no: int
+    warm: bool
+    attempt_id: int | None
+    backfill_id: str | None
+    acknowledged_at: datetime | None
+    live: bool | None
+    overdue: bool | None
+
+
+def seats_of(conn: Connection, ids: Collection[int]) -> list[Mine]:
+    """The seats of hosts by host and number."""
+    return [Mine(*row) for row in conn.execute(_SEATS, {"own": sorted(ids), "commits": -COMMITS})]
 
 
 def acknowledge(conn: Connection, id: int, attempt_id: int) -> bool:

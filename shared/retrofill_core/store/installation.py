@@ -30,8 +30,8 @@ class Installation:
 def read_installation(conn: Connection) -> Installation | None:
     """The installation, or ``None`` before init."""
     c = t.installation.c
-    row = conn.execute(select(c.id, c.topic_prefix, c.partitions)).mappings().first()
-    return None if row is None else Installation(row["id"], row["topic_prefix"], row["partitions"])
+    row = conn.execute(select(c.id, c.topic_prefix, c.partitions)).first()
+    return None if row is None else Installation(*row)
 
 
 def schema_version(conn: Connection) -> str | None:

@@ -10,7 +10,6 @@ from sqlalchemy import (
     BigInteger,
     Connection,
     Integer,
-    RowMapping,
     Select,
     Text,
     and_,
@@ -26,12 +25,13 @@ from retrofill.states.attempt import LIVE, AttemptMode, AttemptOutcome
 from retrofill.states.task_run import TASK_TIMED_OUT, TaskState
 from retrofill_core.domain.run import GOING, RunState
 from retrofill_core.store.arrays import Arrays, one_of
-from retrofill_core.store.backfills import COLUMNS
+from retrofill_core.store.rows import Attempt, Backfill, Run, columns_of, present
+from retrofill_core.store.runs import COLUMNS
 from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import attempt, backfill, run, task_run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Earlier:
     """An attempt that had runs of a batch before. Its runs have these positions in the backfill."""
 
@@ -40,10 +40,10 @@ class Earlier:
     position: int
     runs: int
 
-    def has_any(self, backfill_id: str, rows: Sequence[RowMapping]) -> bool:
+    def has_any(self, backfill_id: str, runs: Sequence[Run]) -> bool:
         """Whether it had one of these runs."""
         positions = range(self.position, self.position + self.runs)
-        return backfill_id == self.backfill_id and any(row["position"] in positions for row in rows)
+        return backfill_id == self.backfill_id and any(each.position in positions for each in runs)
 
 
 _AGAIN = Arrays("again", backfill_id=Text, first=Integer, last=Integer)
@@ -75,30 +75,32 @@ _UNPUBLISHED = _BEFORE.where(
 _PUBLISHERS = _BEFORE.where(attempt.c.outcome != constant(AttemptOutcome.DONE))
 
 
-def earlier(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]]) -> list[Earlier]:
+# Of backfills, by id.
+Batches = Sequence[tuple[str, Sequence[Run]]]
+
+
+def earlier(conn: Connection, again: Batches) -> list[Earlier]:
     """Attempts that had runs of these batches, each of one backfill, and did not end by themselves."""
     return _before(conn, _EARLIER, again)
 
 
-def unpublished(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]]) -> list[Earlier]:
+def unpublished(conn: Connection, again: Batches) -> list[Earlier]:
     """Ranges that had runs of these batches, and of which other runs may still have to publish what they staged."""
     return _before(conn, _UNPUBLISHED, again)
 
 
-def publishers(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]]) -> list[Earlier]:
+def publishers(conn: Connection, again: Batches) -> list[Earlier]:
     """Attempts that may have tried to publish these accepted runs, and did not end by themselves."""
     return _before(conn, _PUBLISHERS, again)
 
 
-def _before(
-    conn: Connection, attempts: Select[Any], again: Sequence[tuple[str, Sequence[RowMapping]]]
-) -> list[Earlier]:
+def _before(conn: Connection, attempts: Select[Any], again: Batches) -> list[Earlier]:
     if not again:
         return []
     given = _AGAIN.values(
         backfill_id=(id for id, _ in again),
-        first=(min(row["position"] for row in rows) for _, rows in again),
-        last=(max(row["position"] for row in rows) for _, rows in again),
+        first=(min(each.position for each in runs) for _, runs in again),
+        last=(max(each.position for each in runs) for _, runs in again),
     )
     # An attempt may have had runs of several batches.
     return [*dict.fromkeys(Earlier(*row) for row in conn.execute(attempts, given))]
@@ -106,7 +108,7 @@ def _before(
 
 _ACCEPTED_ATTEMPTS = Arrays("accepted", id=BigInteger)
 _ACCEPTED_RUNS = (
-    select(run)
+    select(*COLUMNS)
     .select_from(_ACCEPTED_ATTEMPTS.table.join(attempt, attempt.c.id == _ACCEPTED_ATTEMPTS.c.id))
     .join(
         run,
@@ -121,11 +123,12 @@ _ACCEPTED_RUNS = (
 )
 
 
-def accepted_of(conn: Connection, attempt_ids: Collection[int]) -> dict[int, list[RowMapping]]:
+def accepted_of(conn: Connection, attempt_ids: Collection[int]) -> dict[int, list[Run]]:
     """All runs whose output was accepted of these attempts, by attempt."""
-    found: dict[int, list[RowMapping]] = {id: [] for id in attempt_ids}
-    for row in conn.execute(_ACCEPTED_RUNS, _ACCEPTED_ATTEMPTS.values(id=sorted(found))).mappings() if found else ():
-        found[row["accepted_attempt"]].append(row)
+    found: dict[int, list[Run]] = {id: [] for id in attempt_ids}
+    for row in conn.execute(_ACCEPTED_RUNS, _ACCEPTED_ATTEMPTS.values(id=sorted(found))) if found else ():
+        each = Run(*row)
+        found[present(each.accepted_attempt)].append(each)
     return found
 
 
@@ -152,30 +155,32 @@ def tries_used(conn: Connection, run_ids: Collection[int]) -> dict[int, dict[str
 
 
 _GIVEN_BACKFILLS = (
-    select(*COLUMNS).join(attempt, attempt.c.backfill_id == backfill.c.id).where(attempt.c.id == bindparam("attempt"))
+    select(*columns_of(Backfill, backfill))
+    .join(attempt, attempt.c.backfill_id == backfill.c.id)
+    .where(attempt.c.id == bindparam("attempt"))
 )
 _GIVEN_RUNS = (
-    select(run)
+    select(*COLUMNS)
     .where(run.c.attempt_id == bindparam("attempt"), in_state(run, RunState.STARTING, RunState.PUBLISHING))
     .order_by(run.c.position)
 )
-_GIVEN = select(attempt).where(attempt.c.id == bindparam("attempt"), in_state(attempt, *LIVE))
+_GIVEN = select(*columns_of(Attempt, attempt)).where(attempt.c.id == bindparam("attempt"), in_state(attempt, *LIVE))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Given:
     """A live attempt, its backfill, and those of its runs that have not begun."""
 
-    attempt: RowMapping
-    backfill: RowMapping
-    runs: list[RowMapping]
+    attempt: Attempt
+    backfill: Backfill
+    runs: list[Run]
 
 
 def given(conn: Connection, id: int) -> Given | None:
     """What its host needs to launch an attempt; ``None`` if it is over."""
     about = {"attempt": id}
-    row = conn.execute(_GIVEN, about).mappings().one_or_none()
-    runs = list(conn.execute(_GIVEN_RUNS, about).mappings())
+    row = conn.execute(_GIVEN, about).one_or_none()
+    runs = [Run(*each) for each in conn.execute(_GIVEN_RUNS, about)]
     if row is None or not runs:
         return None
-    return Given(row, conn.execute(_GIVEN_BACKFILLS, about).mappings().one(), runs)
+    return Given(Attempt(*row), Backfill(*conn.execute(_GIVEN_BACKFILLS, about).one()), runs)

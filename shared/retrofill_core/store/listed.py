@@ -1,39 +1,21 @@
-"""Callbacks that a pipeline lists: inserted with their fact, and closed once no failure may join."""
+"""Callbacks that a pipeline lists: which failures join them, until they are closed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Connection, Integer, Text, bindparam, func, insert, select, text, update
+from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 
-from retrofill_core.domain.callback import CallbackState
 from retrofill_core.store.arrays import Arrays
-from retrofill_core.store.states import constant
-from retrofill_core.store.tables import Moment, callback, callback_run, run
-from retrofill_core.store.transition import Values
+from retrofill_core.store.rows import columns_of
+from retrofill_core.store.tables import callback, callback_run, run
 
 _c = callback.c
 _NEXT_IDS = text("SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, :n)")
-_NEW = Arrays(
-    "given",
-    deadline_id=BigInteger,
-    shard=Integer,
-    name=Text,
-    kind=Text,
-    options=JSONB,
-    kwargs=JSONB,
-    event=JSONB,
-    pipeline=Text,
-    backfill_id=Text,
-    occasion=Text,
-    place=Integer,
-    collects=Boolean,
-    next_try_at=Moment,
-)
-_COLUMNS = tuple(_NEW.c.keys())
-_INSERT = insert(callback).from_select([*_COLUMNS, "state"], select(*_NEW.c, constant(CallbackState.PENDING)))
 _RUNS = Arrays("given", run_id=BigInteger, place=Integer, callback_id=BigInteger)
 _INSERT_RUNS = insert(callback_run).from_select(["run_id", "place", "callback_id"], select(*_RUNS.c))
 _PLACES = Arrays("wanted", backfill_id=Text, place=Integer)
@@ -48,12 +30,6 @@ _COLLECTING = (
 def next_ids(conn: Connection, count: int) -> list[int]:
     """Unused ids of deadlines and callbacks, which share a sequence."""
     return list(conn.execute(_NEXT_IDS, {"n": count}).scalars())
-
-
-def insert_all(conn: Connection, rows: Sequence[Values]) -> None:
-    """Insert callbacks, pending. Raises ``IntegrityError`` if a backfill's end has one already."""
-    if rows:
-        conn.execute(_INSERT, _NEW.values(**{name: [row[name] for row in rows] for name in _COLUMNS}))
 
 
 def collecting(conn: Connection, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -78,16 +54,23 @@ def add_runs(conn: Connection, rows: Iterable[tuple[int, int, int]]) -> None:
 
 
 _MINE = callback_run.c.callback_id == bindparam("callback")
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A failed run that a callback is about."""
+
+    id: int
+    interval_start: datetime
+    interval_end: datetime
+    attempt: int
+    lost_attempts: int
+    finished_at: datetime
+    error: Mapping[str, Any] | None
+
+
 _FAILED = (
-    select(
-        run.c.id,
-        run.c.interval_start,
-        run.c.interval_end,
-        run.c.attempt,
-        run.c.lost_attempts,
-        run.c.finished_at,
-        run.c.error,
-    )
+    select(*columns_of(Failed, run))
     .join_from(callback_run, run, run.c.id == callback_run.c.run_id)
     .where(_MINE)
     .order_by(run.c.finished_at, run.c.id)
@@ -101,9 +84,9 @@ _CLOSE = (
 )
 
 
-def failed_runs(conn: Connection, callback_id: int, limit: int) -> Sequence[Values]:
+def failed_runs(conn: Connection, callback_id: int, limit: int) -> list[Failed]:
     """The first failed runs that a callback is about, in the order of their failures."""
-    return [row._asdict() for row in conn.execute(_FAILED, {"callback": callback_id, "limit": limit})]
+    return [Failed(*row) for row in conn.execute(_FAILED, {"callback": callback_id, "limit": limit})]
 
 
 def count_failed_runs(conn: Connection, callback_id: int) -> int:

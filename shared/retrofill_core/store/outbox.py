@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 
 from sqlalchemy import Connection, Insert, Integer, LargeBinary, Select, Text, bindparam, func, insert, select
@@ -28,6 +29,18 @@ class Outgoing:
     value: bytes | None
     headers: HeaderList
     linger: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row of an outbox. Its headers are packed."""
+
+    id: int
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[list[str | None]]
+    created_at: datetime
 
 
 def channel(package: str) -> str:

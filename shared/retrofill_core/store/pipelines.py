@@ -37,12 +37,9 @@ _CODES = select(pipeline.c.no, pipeline.c.definition).where(one_of(pipeline.c.no
 
 def find(conn: Connection, names: Collection[str]) -> dict[str, StoredPipeline]:
     """Pipelines by name, without unknown and removed ones."""
-    rows = conn.execute(_FIND, {"names": list(names)}).mappings()
     return {
-        row["name"]: StoredPipeline(
-            row["no"], PipelineDefinition.model_validate(row["definition"]), row["definition_hash"]
-        )
-        for row in rows
+        name: StoredPipeline(no, PipelineDefinition.model_validate(definition), hash)
+        for name, no, definition, hash in conn.execute(_FIND, {"names": list(names)})
     }
 
 
@@ -57,8 +54,8 @@ def schedule_of(conn: Connection, name: str) -> tuple[str, str] | None:
 
 def codes(conn: Connection, numbers: Collection[int]) -> dict[int, CodeLocation]:
     """Location of the code applied last, by pipeline number, including removed pipelines."""
-    rows = conn.execute(_CODES, {"numbers": sorted(numbers)}).mappings()
-    return {row["no"]: CodeLocation.model_validate(row["definition"]["code"]) for row in rows}
+    rows = conn.execute(_CODES, {"numbers": sorted(numbers)})
+    return {no: CodeLocation.model_validate(definition["code"]) for no, definition in rows}
 
 
 def all_names(conn: Connection) -> list[str]:

@@ -97,8 +97,8 @@ def _multirange(intervals: Intervals) -> MultiRange[datetime]:
     return MultiRange(Range(first, last) for first, last in intervals.parts)
 
 
-def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> dict[str, Any]:
-    """Insert a backfill and return its row; ``values`` are the columns not in the plan."""
+def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> None:
+    """Insert a backfill; ``values`` are the columns not in the plan."""
     row = {
         **values,
         "state": BackfillState.RUNNING,
@@ -107,7 +107,6 @@ def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> dic
         "runs": made.runs,
     }
     conn.execute(insert(backfill).values(row))
-    return row
 
 
 def insert_runs(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Integer, RowMapping, Text, bindparam, func, insert, select, true, update
+from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, func, insert, select, true, update
 
 from retrofill.states.attempt import AttemptMode, AttemptOutcome
 from retrofill_core.domain.backfill import ACTIVE, BackfillState
@@ -19,6 +19,7 @@ from retrofill_core.domain.run import MACHINE, RunState
 from retrofill_core.domain.undo import is_undo
 from retrofill_core.store.arrays import Arrays, one_of
 from retrofill_core.store.durations import NO_UNDO, last_ended
+from retrofill_core.store.rows import Backfill
 from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import attempt, backfill, backfill_progress, run
 from retrofill_core.store.transition import Values
@@ -27,12 +28,30 @@ from retrofill_core.store.transition import Values
 RECENT = 60
 COSTS = ("core_seconds", "shuffle_bytes", "rows_read", "rows_written")
 
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """An active backfill. ``sequence`` and ``runs_by_state``: of the last event about its progress, if any."""
+
+    id: str
+    pipeline_no: int
+    pipeline: str
+    state: str
+    runs: int
+    resumed_at: datetime | None
+    budget_failed_runs: int | None
+    budget_core_hours: float | None
+    budget_until: datetime | None
+    sequence: int | None
+    runs_by_state: dict[str, int] | None
+
+
 _ANNOUNCED = (
     select(
-        *(backfill.c[name] for name in ("id", "pipeline", "pipeline_no", "state", "runs", "resumed_at")),
+        *(backfill.c[name] for name in ("id", "pipeline_no", "pipeline", "state", "runs", "resumed_at")),
         *(backfill.c[name] for name in ("budget_failed_runs", "budget_core_hours", "budget_until")),
         backfill_progress.c.sequence,
-        backfill_progress.c.runs.label("announced"),
+        backfill_progress.c.runs.label("runs_by_state"),
     )
     .select_from(backfill.outerjoin(backfill_progress, backfill_progress.c.backfill_id == backfill.c.id))
     .where(one_of(backfill.c.id, "ids"), in_state(backfill, *ACTIVE))
@@ -44,9 +63,9 @@ _COUNTS = (
 )
 
 
-def announced(conn: Connection, ids: Collection[str]) -> list[RowMapping]:
-    """The active ones among ``ids``, with the last ``sequence`` and counts ``announced``, if any."""
-    return list(conn.execute(_ANNOUNCED, {"ids": sorted(ids)}).mappings())
+def announced(conn: Connection, ids: Collection[str]) -> list[Announced]:
+    """The active ones among ``ids``."""
+    return [Announced(*row) for row in conn.execute(_ANNOUNCED, {"ids": sorted(ids)})]
 
 
 def counts(conn: Connection, ids: Collection[str]) -> dict[str, dict[str, int]]:
@@ -99,19 +118,22 @@ def measured(conn: Connection, backfills: Mapping[str, int], now: datetime) -> d
 
 
 def estimates(
-    conn: Connection, rows: Sequence[RowMapping], by_state: Mapping[str, Mapping[str, int]], now: datetime
+    conn: Connection,
+    backfills: Sequence[Backfill | Announced],
+    by_state: Mapping[str, Mapping[str, int]],
+    now: datetime,
 ) -> dict[str, Estimate]:
-    """When these backfills (their rows) probably end; absent: nothing is known, or it starts no runs."""
-    running = [row for row in rows if row["state"] == BackfillState.RUNNING]
-    found = measured(conn, {row["id"]: row["pipeline_no"] for row in running}, now) if running else {}
-    made = {row["id"]: _estimate(row, by_state[row["id"]], found[row["id"]], now) for row in running}
+    """When these backfills probably end; absent: nothing is known, or it starts no runs."""
+    running = [each for each in backfills if each.state == BackfillState.RUNNING]
+    found = measured(conn, {each.id: each.pipeline_no for each in running}, now) if running else {}
+    made = {each.id: _estimate(each, by_state[each.id], found[each.id], now) for each in running}
     return {id: each for id, each in made.items() if each is not None}
 
 
-def _estimate(row: RowMapping, by_state: Mapping[str, int], of_it: Measured, now: datetime) -> Estimate | None:
+def _estimate(of: Backfill | Announced, by_state: Mapping[str, int], of_it: Measured, now: datetime) -> Estimate | None:
     ended = sum(number for state, number in by_state.items() if state in MACHINE.terminal)
-    resumed = None if row["resumed_at"] is None else _seconds(now, row["resumed_at"])
-    return of_backfill(of_it, by_state.get(RunState.QUEUED, 0), ended, row["runs"], resumed)
+    resumed = None if of.resumed_at is None else _seconds(now, of.resumed_at)
+    return of_backfill(of_it, by_state.get(RunState.QUEUED, 0), ended, of.runs, resumed)
 
 
 def _seconds(now: datetime, moment: datetime) -> float:
@@ -162,7 +184,7 @@ _COST = (
 def costs(conn: Connection, ids: Collection[str]) -> dict[str, dict[str, Any]]:
     """What Spark used for the attempts of each backfill of which it told."""
     rows = conn.execute(_COST, {"ids": sorted(ids)})
-    return {row.backfill_id: {name: _number(row._mapping[name]) for name in COSTS} for row in rows}
+    return {id: dict(zip(COSTS, map(_number, sums), strict=True)) for id, *sums in rows}
 
 
 def _number(value: Any) -> float | int | None:

@@ -7,6 +7,8 @@ comes from Kafka too (``recover`` writes an epoch there), so a copy restored twi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import (
     BigInteger,
@@ -14,7 +16,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    RowMapping,
     Table,
     delete,
     func,
@@ -32,7 +33,8 @@ from retrofill_core.store import tables as t
 from retrofill_core.store.arrays import Arrays
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.history import History
-from retrofill_core.store.outbox import Outgoing, insert_rows
+from retrofill_core.store.outbox import Outgoing, Stored, insert_rows
+from retrofill_core.store.rows import columns_of
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import SERVICE_TABLES, attempt, backfill, run
 
@@ -76,9 +78,10 @@ def set_relay(conn: Connection, package: str, epoch: int, cursor: int) -> bool:
     return bool(behind)
 
 
-def waiting(conn: Connection, package: str) -> Sequence[RowMapping]:
+def waiting(conn: Connection, package: str) -> list[Stored]:
     """All rows of a service's outbox."""
-    return conn.execute(select(SERVICE_TABLES[package].outbox)).mappings().all()
+    box = SERVICE_TABLES[package].outbox
+    return [Stored(*row) for row in conn.execute(select(*columns_of(Stored, box)))]
 
 
 def drop(conn: Connection, package: str, ids: Collection[int]) -> None:
@@ -99,14 +102,26 @@ def raise_ids(conn: Connection, generation: int) -> None:
 _SEEN = Arrays("seen", id=BigInteger, attempt=Integer, publication=Integer)
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that had begun and whose attempt was given up."""
+
+    id: int
+    backfill_id: str
+    interval_start: datetime
+    interval_end: datetime
+    attempt: int
+    restores: int | None
+    pipeline: str
+
+
 def requeue_runs(
     conn: Connection, numbers: Mapping[int, int], publications: Mapping[int, int], margin: int
-) -> Sequence[RowMapping]:
+) -> list[Begun]:
     """End all live attempts, and queue their runs again, uncounted.
 
     Unfinished runs continue ``margin`` beyond the attempt ``numbers`` in Kafka. Accepted runs get
-    another publisher, ``margin`` beyond the ``publications`` there. Returns the runs that had begun
-    and whose attempt was given up, with their pipeline.
+    another publisher, ``margin`` beyond the ``publications`` there. Returns those that had begun.
     """
     given_up = _begun_runs(conn)
     now = database_now(conn)
@@ -146,22 +161,19 @@ def requeue_runs(
         .where(in_state(attempt, *LIVE))
         .values(state=AttemptState.ENDED, outcome=AttemptOutcome.RELEASED, ended_at=now, **attempts.NOT_LIVE)
     )
-    task_runs.cancel_open(conn, [(row["id"], row["attempt"]) for row in given_up], now)
+    task_runs.cancel_open(conn, [(each.id, each.attempt) for each in given_up], now)
     return given_up
 
 
-def _begun_runs(conn: Connection) -> Sequence[RowMapping]:
+def _begun_runs(conn: Connection) -> list[Begun]:
     columns = (run.c.id, run.c.backfill_id, run.c.interval_start, run.c.interval_end, run.c.attempt, run.c.restores)
-    return (
-        conn.execute(
-            select(*columns, backfill.c.pipeline)
-            .join(backfill, backfill.c.id == run.c.backfill_id)
-            .where(in_state(run, RunState.RUNNING))
-            .order_by(run.c.id)
-        )
-        .mappings()
-        .all()
+    found = (
+        select(*columns, backfill.c.pipeline)
+        .join(backfill, backfill.c.id == run.c.backfill_id)
+        .where(in_state(run, RunState.RUNNING))
+        .order_by(run.c.id)
     )
+    return [Begun(*row) for row in conn.execute(found)]
 
 
 def skip_reports(conn: Connection, ends: Mapping[tuple[str, int], int]) -> None:

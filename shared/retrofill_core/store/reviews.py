@@ -13,7 +13,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    RowMapping,
     Text,
     and_,
     bindparam,
@@ -38,19 +37,6 @@ _APPROVALS = case(
 WAITS = and_(backfill.c.review, run.c.review >= _APPROVALS)
 APPROVED = or_(~backfill.c.review, run.c.review < _APPROVALS)
 _REVIEWED = select(backfill.c.id, _APPROVALS).where(one_of(backfill.c.id, "ids"), backfill.c.review)
-
-
-def approvals_of(row: RowMapping) -> int | None:
-    """How often a backfill was approved, by its row. ``None``: it is not reviewed."""
-    if not row["review"]:
-        return None
-    return 0 if row["approved_at"] is None else max(1, row["approvals"])
-
-
-def publishes_below(row: RowMapping) -> int:
-    """A backfill's accepted runs that wait for a lower review than this are published."""
-    approvals = approvals_of(row)
-    return 1 if approvals is None else approvals
 
 
 def approvals(conn: Connection, ids: Collection[str]) -> dict[str, int]:

@@ -14,7 +14,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    RowMapping,
     Select,
     and_,
     bindparam,
@@ -27,6 +26,8 @@ from sqlalchemy import (
 from retrofill_core.domain.backfill import ACTIVE
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.arrays import Arrays, one_of
+from retrofill_core.store.rows import Run
+from retrofill_core.store.runs import COLUMNS
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import Moment, attempt, backfill, run, run_cancel
 
@@ -105,7 +106,7 @@ def insert_all(conn: Connection, backfill_id: str, run_ids: Collection[int], ce_
 
 
 _QUEUED = (
-    select(run)
+    select(*COLUMNS)
     .join(run_cancel, ASKED)
     .where(one_of(run_cancel.c.backfill_id, "backfills"), in_state(run, RunState.QUEUED))
     .order_by(run.c.backfill_id, run.c.position)
@@ -133,10 +134,10 @@ _OF_SHARD = select(backfill.c.id).where(
 )
 
 
-def queued(conn: Connection, backfill_ids: Collection[str], most: int) -> list[RowMapping]:
+def queued(conn: Connection, backfill_ids: Collection[str], most: int) -> list[Run]:
     """Queued runs to be cancelled, at most ``most``."""
     given = {"backfills": sorted(backfill_ids), "most": most}
-    return list(conn.execute(_QUEUED, given).mappings())
+    return [Run(*row) for row in conn.execute(_QUEUED, given)]
 
 
 def mark_release_requested(conn: Connection, backfill_ids: Collection[str]) -> list[int]:

@@ -13,7 +13,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    RowMapping,
     and_,
     bindparam,
     func,
@@ -26,27 +25,29 @@ from retrofill_core.domain.backfill import ACTIVE
 from retrofill_core.domain.run import GOING, LIVE, MACHINE, RunState
 from retrofill_core.store.arrays import Arrays, one_of
 from retrofill_core.store.reviews import APPROVED, staged_and
+from retrofill_core.store.rows import Run, columns_of
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import backfill, run
 from retrofill_core.store.transition import Values, transition
 
 SLOT_CHANNEL = "retrofill_slot"
-_LOCK = select(run).where(one_of(run.c.id, "ids")).order_by(run.c.id).with_for_update(key_share=True)
+COLUMNS = columns_of(Run, run)
+_LOCK = select(*COLUMNS).where(one_of(run.c.id, "ids")).order_by(run.c.id).with_for_update(key_share=True)
 _LOCK_ALL = (
-    select(run)
+    select(*COLUMNS)
     .where(or_(one_of(run.c.id, "ids"), one_of(run.c.attempt_id, "attempts") & in_state(run, *LIVE)))
     .order_by(run.c.id)
     .with_for_update(key_share=True)
 )
 
 
-def lock(conn: Connection, ids: Collection[int], *, live_of: Collection[int] = ()) -> dict[int, RowMapping]:
+def lock(conn: Connection, ids: Collection[int], *, live_of: Collection[int] = ()) -> dict[int, Run]:
     """Runs by id, locked in id order: ``ids``, and the live ones of the attempts ``live_of``."""
     if live_of:
         rows = conn.execute(_LOCK_ALL, {"ids": sorted(ids), "attempts": sorted(live_of)})
     else:
         rows = conn.execute(_LOCK, {"ids": sorted(ids)})
-    return {row["id"]: row for row in rows.mappings()}
+    return {row[0]: Run(*row) for row in rows}
 
 
 def move(
@@ -72,13 +73,13 @@ def mark_timed_out(conn: Connection, errors: Mapping[int, Mapping[str, Any]]) ->
 
 
 _QUEUED = (
-    select(run)
+    select(*COLUMNS)
     .where(run.c.backfill_id == bindparam("backfill"), in_state(run, RunState.QUEUED))
     .order_by(run.c.position)
     .limit(bindparam("most", type_=Integer))
 )
 _HELD = (
-    select(run)
+    select(*COLUMNS)
     .where(
         run.c.backfill_id == bindparam("backfill"),
         in_state(run, RunState.STAGED),
@@ -89,15 +90,15 @@ _HELD = (
 )
 
 
-def queued(conn: Connection, backfill_id: str, most: int) -> Sequence[RowMapping]:
+def queued(conn: Connection, backfill_id: str, most: int) -> list[Run]:
     """The first queued runs of a backfill, suspects included."""
-    return conn.execute(_QUEUED, {"backfill": backfill_id, "most": most}).mappings().all()
+    return [Run(*row) for row in conn.execute(_QUEUED, {"backfill": backfill_id, "most": most})]
 
 
-def held(conn: Connection, backfill_id: str, approvals: int, most: int) -> Sequence[RowMapping]:
+def held(conn: Connection, backfill_id: str, approvals: int, most: int) -> list[Run]:
     """The first runs of a backfill whose output waits for another review than the first ``approvals``."""
     given = {"backfill": backfill_id, "approvals": approvals, "most": most}
-    return conn.execute(_HELD, given).mappings().all()
+    return [Run(*row) for row in conn.execute(_HELD, given)]
 
 
 def due_to_publish() -> ColumnElement[bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,7 +14,7 @@ from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import backfill, run, task_run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TaskEnd:
     """State of one task in one attempt of a run."""
 
@@ -23,6 +23,8 @@ class TaskEnd:
     finished_at: datetime | None
 
 
+# By run and task; a deadline without one has none.
+TaskEnds = Mapping[tuple[int | None, str | None], Sequence[TaskEnd]]
 _TASKS = Arrays("given", run_id=BigInteger, task=Text)
 _t = task_run.c
 _ENDS = select(_t.run_id, _t.task, _t.attempt, _t.state, _t.finished_at).where(
@@ -30,17 +32,17 @@ _ENDS = select(_t.run_id, _t.task, _t.attempt, _t.state, _t.finished_at).where(
 )
 
 
-def task_ends(conn: Connection, pairs: Collection[tuple[int, str]]) -> dict[tuple[int, str], list[TaskEnd]]:
-    """Attempts of tasks, by (run id, task). The caller holds the runs' locks."""
+def task_ends(conn: Connection, pairs: Collection[tuple[int, str]]) -> TaskEnds:
+    """Attempts of tasks. The caller holds the runs' locks."""
     chosen = sorted(pairs)
     given = _TASKS.values(run_id=(id for id, _ in chosen), task=(task for _, task in chosen))
-    found: dict[tuple[int, str], list[TaskEnd]] = {}
+    found: dict[tuple[int | None, str | None], list[TaskEnd]] = {}
     for row in conn.execute(_ENDS, given):
         found.setdefault((row.run_id, row.task), []).append(TaskEnd(row.attempt, row.state, row.finished_at))
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BackfillFacts:
     """What ``DeadlineMissed`` reports of the backfill."""
 

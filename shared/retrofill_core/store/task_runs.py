@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Integer, RowMapping, Text, insert, select
+from sqlalchemy import BigInteger, Connection, Integer, Text, insert, select
 
 from retrofill.states.task_run import MACHINE, TaskState
 from retrofill_core.store.arrays import Arrays
@@ -19,7 +19,9 @@ _CREATE = insert(task_run).from_select(
     ["run_id", "attempt", "task", "state"], select(*_TASKS.c, constant(TaskState.NONE))
 )
 _ATTEMPTS = Arrays("given", run_id=BigInteger, attempt=Integer)
-_FIND = select(task_run).where(task_run.c.run_id == _ATTEMPTS.c.run_id, task_run.c.attempt == _ATTEMPTS.c.attempt)
+_FIND = select(task_run.c.run_id, task_run.c.attempt, task_run.c.task, task_run.c.state).where(
+    task_run.c.run_id == _ATTEMPTS.c.run_id, task_run.c.attempt == _ATTEMPTS.c.attempt
+)
 
 
 def create(conn: Connection, tasks: Sequence[tuple[int, int, str]]) -> None:
@@ -28,12 +30,11 @@ def create(conn: Connection, tasks: Sequence[tuple[int, int, str]]) -> None:
     conn.execute(_CREATE, _TASKS.values(run_id=ids, attempt=attempts, task=(task for _, _, task in tasks)))
 
 
-def find(conn: Connection, attempts: Collection[tuple[int, int]]) -> dict[tuple[int, int, str], RowMapping]:
-    """Task runs of attempts (run id, attempt), by (run id, attempt, task)."""
+def states(conn: Connection, attempts: Collection[tuple[int, int]]) -> dict[tuple[int, int, str], TaskState]:
+    """States of the task runs of attempts (run id, attempt), by (run id, attempt, task)."""
     pairs = sorted(attempts)
     given = _ATTEMPTS.values(run_id=(id for id, _ in pairs), attempt=(attempt for _, attempt in pairs))
-    rows = conn.execute(_FIND, given).mappings()
-    return {(row["run_id"], row["attempt"], row["task"]): row for row in rows}
+    return {(id, attempt, task): TaskState(state) for id, attempt, task, state in conn.execute(_FIND, given)}
 
 
 def move(
@@ -49,10 +50,10 @@ def move(
 
 def cancel_open(conn: Connection, attempts: Sequence[tuple[int, int]], now: datetime) -> None:
     """Cancel the unfinished tasks of ended attempts (run id, attempt)."""
-    found = find(conn, attempts) if attempts else {}
+    found = states(conn, attempts) if attempts else {}
     rows = [
         {"run_id": id, "attempt": attempt, "task": task}
-        for (id, attempt, task), row in found.items()
-        if row["state"] not in MACHINE.terminal
+        for (id, attempt, task), state in found.items()
+        if state not in MACHINE.terminal
     ]
     move(conn, TaskState.CANCELLED, rows, {"finished_at": now})

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Interval, RowMapping, Table, Update, bindparam, func, update
+from sqlalchemy import ColumnElement, Connection, Interval, Table, Update, bindparam, func, update
 from sqlalchemy.sql.expression import ClauseElement
 
 from retrofill.states.machine import Machine
@@ -66,13 +66,13 @@ def transition(
     guard: Sequence[str] = (),
     from_states: Sequence[str] | None = None,
     values: Values | None = None,
-) -> Sequence[RowMapping]:
+) -> list[tuple[Any, ...]]:
     """Move ``rows`` to ``to``, only from states with an edge to it.
 
     ``rows`` have the same columns: the primary key, those of ``guard`` (compared, like the attempt
     that fences a run), and columns to set. ``from_states`` narrows the source states; ``values``,
     plain or ``Computed``, are set on every row. A row does not land if it does not exist, or has
-    another state or guard. Returns the primary keys and guards of the rows that landed.
+    another state or guard. Returns the primary keys and guards of the rows that landed, in this order.
 
     Raises ``ValueError`` if one of ``from_states`` has no edge to ``to``, and ``TypeError`` for an
     SQL expression in ``values``: the statement is built once for all values.
@@ -88,7 +88,7 @@ def transition(
     parameters: dict[str, Any] = given.values(**{name: [row[name] for row in rows] for name in rows[0]})
     for name, value in values.items():
         parameters[f"new_{name}"] = value.value if isinstance(value, Computed) else value
-    return conn.execute(statement, parameters).mappings().all()
+    return [tuple(row) for row in conn.execute(statement, parameters)]
 
 
 @cache

@@ -10,30 +10,38 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Listed:
-    """A command, or a group of them, and the module in this package that has it."""
+    """A command or a group of them, and where it is in this package: ``module:name``."""
 
-    module: str
+    place: str
     about: str
     commands: dict[str, str] = field(default_factory=dict)
 
 
 # In the order of the help.
 COMMANDS = {
-    "up": Listed("stack", "Start the embedded stack: Kafka, Postgres, Spark and the services."),
-    "down": Listed("stack", "Stop the embedded stack. Its data is kept."),
-    "status": Listed("stack", "Show the state of all parts, their addresses, and the seats of run-starters."),
-    "logs": Listed("stack", "Show the log of a part. Those of attempts: retrofill runs logs."),
-    "service": Listed("stack", "Run one more replica of a service in the foreground."),
-    "console": Listed("console", "Serve the web page in the foreground, also for an installation elsewhere."),
-    "hosts": Listed("hosts", "List run-starters with their seats, and why drivers do not start."),
-    "init": Listed("init", "Create the schema and roles in Postgres, and topics, users and ACLs in Kafka."),
-    "recover": Listed("recover", "Repair the state after a Postgres restore or failover that may have lost commits."),
-    "purge": Listed("purge", "Delete backfills that ended long ago, except runs that later backfills depend on."),
-    "config": Listed("config", "Show all settings, with secrets masked."),
-    "watch": Listed("overview", "Show active backfills, live attempts and hosts, live on a terminal; Ctrl-C ends it."),
-    "completion": Listed("completion", "Print a script that completes commands, options, backfills and pipelines."),
+    "up": Listed("stack:up", "Start the embedded stack: Kafka, Postgres, Spark and the services."),
+    "down": Listed("stack:down", "Stop the embedded stack. Its data is kept."),
+    "status": Listed("stack:status", "Show the state of all parts, their addresses, and the seats of run-starters."),
+    "logs": Listed("stack:logs", "Show the log of a part. Those of attempts: retrofill runs logs."),
+    "service": Listed("stack:service", "Run one more replica of a service in the foreground."),
+    "console": Listed("stack:console", "Serve the web page in the foreground, also for an installation elsewhere."),
+    "hosts": Listed("hosts:list_hosts", "List run-starters with their seats, and why drivers do not start."),
+    "init": Listed(
+        "installation:init", "Create the schema and roles in Postgres, and topics, users and ACLs in Kafka."
+    ),
+    "recover": Listed(
+        "installation:recover", "Repair the state after a Postgres restore or failover that may have lost commits."
+    ),
+    "purge": Listed("purge:purge", "Delete backfills that ended long ago, except runs that later backfills depend on."),
+    "config": Listed("installation:config", "Show all settings, with secrets masked."),
+    "watch": Listed(
+        "watching:watch_all", "Show active backfills, live attempts and hosts, live on a terminal; Ctrl-C ends it."
+    ),
+    "completion": Listed(
+        "options:completion", "Print a script that completes commands, options, backfills and pipelines."
+    ),
     "pipelines": Listed(
-        "pipelines",
+        "pipelines:group",
         "Apply, list and show pipelines.",
         {
             "apply": "Apply the pipelines of a Python file or module.",
@@ -42,21 +50,21 @@ COMMANDS = {
         },
     ),
     "places": Listed(
-        "places",
+        "places:group",
         "Give up directories that belong to intervals.",
         {
             "release": "Let other intervals and pipelines publish to directories. What is published stays as it is.",
         },
     ),
     "pools": Listed(
-        "pools",
+        "hosts:pools",
         "Show pools of drivers.",
         {
             "list": "List the pools that are served or used, with hosts, seats and versions.",
         },
     ),
     "backfill": Listed(
-        "backfills",
+        "backfills:group",
         "Create, watch, change and cancel backfills.",
         {
             "create": "Request a backfill and wait for the reply.",
@@ -76,7 +84,7 @@ COMMANDS = {
         },
     ),
     "runs": Listed(
-        "runs",
+        "runs:group",
         "List, show, retry and cancel single runs, and read their logs.",
         {
             "list": "List the runs of a backfill, in the order of their intervals.",
@@ -87,14 +95,14 @@ COMMANDS = {
         },
     ),
     "intervals": Listed(
-        "intervals",
+        "runs:intervals",
         "Show what became of a data interval.",
         {
             "show": "Show who processed an interval when, with which code, and what that published.",
         },
     ),
     "deadlines": Listed(
-        "deadlines",
+        "deadlines:group",
         "List and show deadlines, watch misses.",
         {
             "list": "List deadlines, latest first.",
@@ -103,7 +111,7 @@ COMMANDS = {
         },
     ),
     "callbacks": Listed(
-        "callbacks",
+        "callbacks:group",
         "List, show and replay callbacks.",
         {
             "list": "List callbacks, newest first.",
@@ -112,7 +120,7 @@ COMMANDS = {
         },
     ),
     "dead-letters": Listed(
-        "dead_letters",
+        "dead_letters:group",
         "List, replay and drop messages that could not be handled.",
         {
             "list": "List dead letters, newest first.",

@@ -14,7 +14,7 @@ import typer
 from retrofill.errors import Interrupted, NotConfigured, UserError, WrongUsage, first_line
 from retrofill_core.startup import importing
 from retrofill_tools.cli.commands import COMMANDS
-from retrofill_tools.cli.completion import words
+from retrofill_tools.cli.options import words
 
 REFUSED = 1
 INTERRUPTED = 130
@@ -35,8 +35,8 @@ def command_line(words: Sequence[str] | None = None) -> typer.Typer:
     )
     app.callback()(options)
     if words is None:
-        for module in dict.fromkeys(each.module for each in COMMANDS.values()):
-            _load(module, app)
+        for name in COMMANDS:
+            _load(app, name)
         return app
     found = COMMANDS.get(words[0]) if words else None
     if found is None:
@@ -46,12 +46,17 @@ def command_line(words: Sequence[str] | None = None) -> typer.Typer:
         _list(group, found.commands)
         app.add_typer(group)
     else:
-        _load(found.module, app)
+        _load(app, words[0])
     return app
 
 
-def _load(module: str, app: typer.Typer) -> None:
-    import_module(f"retrofill_tools.cli.{module}").register(app)
+def _load(app: typer.Typer, name: str) -> None:
+    module, _, attribute = COMMANDS[name].place.partition(":")
+    found = getattr(import_module(f"retrofill_tools.cli.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        app.add_typer(found)
+    else:
+        app.command(name)(found)
 
 
 def _list(app: typer.Typer, commands: Mapping[str, str]) -> None:
@@ -111,8 +116,7 @@ def _of_a_server(error: Exception) -> str | None:
     from confluent_kafka import KafkaException
     from sqlalchemy.exc import SQLAlchemyError
 
-    from retrofill_tools.client.connect import load_settings
-    from retrofill_tools.client.failures import explain_kafka, explain_postgres
+    from retrofill_tools.client.connect import explain_kafka, explain_postgres, load_settings
 
     if isinstance(error, SQLAlchemyError | psycopg.Error):
         return explain_postgres(error)

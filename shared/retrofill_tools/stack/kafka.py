@@ -15,7 +15,9 @@ from retrofill_tools.stack.layout import KAFKA, Identity, Layout
 from retrofill_tools.stack.maven import Artifact
 from retrofill_tools.stack.processes import why_it_ended
 
-VERSION = "4.3.0"
+# Not 4.3.0 to 4.4.0: after a kill they skip markers of transactions (docs/reliability.md).
+VERSION = "4.2.2"
+WRITTEN_BY = "retrofill-kafka-version"
 BROKER = Artifact("org.apache.kafka", "kafka_2.13", VERSION, "41 MB", whole=True)
 MAX_MESSAGE_BYTES = 2_097_152
 
@@ -31,7 +33,7 @@ def prepare(
 ) -> list[str]:
     """Write the configuration and format the storage if it is new.
 
-    Returns the command that runs the broker.
+    Returns the command that runs the broker. Raises ``OSError`` if a later release formatted the storage.
     """
     data = layout.data(KAFKA)
     properties = layout.run / "kafka.properties"
@@ -46,12 +48,30 @@ def prepare(
         shutil.rmtree(draft, ignore_errors=True)
         write(properties, {**values, "log.dirs": draft})
         format_storage(java, jars, identity.cluster_id, properties, environment)
+        (draft / WRITTEN_BY).write_text(f"{VERSION}\n")
         draft.rename(data)
+    _check_version(data)
     write(properties, values)
     return [
         str(java), "-Xmx512m", "-XX:+UseSerialGC", "-Djava.awt.headless=true",
         "-cp", f"{jars}/*", "kafka.Kafka", str(properties),
     ]  # fmt: skip
+
+
+def _check_version(data: Path) -> None:
+    """A broker ends without a word on storage whose metadata version it does not know."""
+    mark = data / WRITTEN_BY
+    found = mark.read_text().strip() if mark.exists() else ""
+    if not found or _release(found) > _release(VERSION):
+        raise OSError(
+            f"{data} was formatted by {f'Kafka {found}' if found else 'another release of Kafka'}, "
+            f"which Kafka {VERSION} cannot read: set RETROFILL_HOME to a new folder, or remove the old one"
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Major and minor number: releases of the same share their metadata version."""
+    return tuple(int(each) for each in version.split(".")[:2])
 
 
 def format_storage(java: Path, jars: Path, cluster_id: str, properties: Path, environment: dict[str, str]) -> None:

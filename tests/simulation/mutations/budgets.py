@@ -8,7 +8,6 @@ import backfill_planner.commands
 import backfill_planner.handler
 import backfill_planner.progress
 from backfill_planner import endings
-from backfill_planner.decide import Review
 from retrofill_core.store import backfills, budgets, progress
 from tests.simulation.mutations.patch import Patch
 
@@ -17,19 +16,19 @@ def budgets_pause_again(patch: Patch) -> None:
     """A used-up budget is announced at each check, also if the backfill is paused already."""
     judge = endings.judge
 
-    def always(snapshot: Any) -> Any:
-        if snapshot.used_up is not None and snapshot.any_unfinished and snapshot.state in ("running", "paused"):
-            return endings.PauseForBudget(snapshot.used_up)
-        return judge(snapshot)
+    def always(backfill: Any, runs: Any, used_up: str | None) -> Any:
+        if used_up is not None and runs.any_unfinished and backfill.state in ("running", "paused"):
+            return endings.Pause("budget", used_up)
+        return judge(backfill, runs, used_up)
 
     pause = endings._pause
 
     def only_say(tx: Any, row: Any, cause: Any, why: str | None = None) -> None:
-        if row["state"] == "running":
+        if row.state == "running":
             pause(tx, row, cause, why)
         else:
-            event = endings.BackfillPaused(backfill_id=row["id"], pipeline=row["pipeline"], cause=cause, message=why)
-            tx.emit(endings.Topic.BACKFILL_EVENTS, row["id"], event)
+            event = endings.BackfillPaused(backfill_id=row.id, pipeline=row.pipeline, cause=cause, message=why)
+            tx.emit(endings.Topic.BACKFILL_EVENTS, row.id, event)
 
     patch(backfills, "to_be_decided", backfills.still_active)
     patch(endings, "judge", always)
@@ -40,8 +39,8 @@ def resumes_with_a_used_up_budget(patch: Patch) -> None:
     """A resume does not look at the budget."""
     answer = backfill_planner.commands.answer_command
 
-    def hopeful(command: Any, state: Any, used_up: Any = None, review: Any = Review.NONE, approvals: int = 0) -> Any:
-        return answer(command, state, None, review, approvals)
+    def hopeful(command: Any, state: Any, used_up: Any = None, approved: int | None = None) -> Any:
+        return answer(command, state, None, approved)
 
     patch(backfill_planner.commands, "answer_command", hopeful)
 

@@ -14,7 +14,7 @@ from backfill_planner.handler import PlannerHandler
 from retrofill_core.bus import transaction
 from retrofill_core.bus.faults import Fault
 from retrofill_core.bus.relay import relay
-from retrofill_core.bus.relay.numbering import BATCH_BYTES, Batch, Numbering
+from retrofill_core.bus.relay.numbering import BATCH_BYTES, Batch, Last, Numbering
 from retrofill_core.bus.relay.relay import Relay
 from retrofill_core.bus.worker import batches, checks, context
 from retrofill_core.bus.worker.batches import Batches
@@ -74,15 +74,15 @@ def batches_without_epoch(patch: Patch) -> None:
 
     def state(self: Any, conn: Any) -> Any:
         own = self._own.relay
-        return conn.execute(select(own.c.batch, own.c.batch_ids).with_for_update(key_share=True)).mappings().first()
+        return Last(*conn.execute(select(own.c.batch, own.c.batch_ids).with_for_update(key_share=True)).one())
 
-    def number(self: Any, conn: Any, state: Any, *, last: int) -> Batch | None:
+    def number(self: Any, conn: Any, last: Last) -> Batch | None:
         own = self._own.relay
         rows = self._rows(conn, outbox.take(conn, self._own, self._limit, BATCH_BYTES, self._holds.waiting()))
-        if not rows and not state["batch_ids"] and last == state["batch"]:
+        if not rows and not last.ids:
             return None
-        new = last + 1 if rows else last
-        conn.execute(update(own).values(batch=new, batch_ids=[row["id"] for row in rows]))
+        new = last.batch + 1 if rows else last.batch
+        conn.execute(update(own).values(batch=new, batch_ids=[row.id for row in rows]))
         return Batch(new, rows) if rows else None
 
     patch(Numbering, "_assert_epoch", state)
@@ -95,7 +95,7 @@ def unknown_batch_is_dropped(patch: Patch) -> None:
 
     def recovered(self: Any, cursor: int) -> Batch | None:
         with self._engine.begin() as conn:
-            cursor = self._assert_epoch(conn)["batch"]
+            cursor = self._assert_epoch(conn).batch
         return recover(self, cursor)
 
     patch(Numbering, "recover", recovered)

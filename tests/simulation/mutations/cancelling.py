@@ -15,15 +15,15 @@ from retrofill_core.store import backfills, run_cancels
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import run, run_cancel
-from tests.simulation.mutations.patch import Patch
+from tests.simulation.mutations.patch import Patch, decided_with
 
 
 def cancels_whole_batches(patch: Patch) -> None:
     """The cancel of one run ends all runs of its attempt."""
 
     def all_of_them(tx: Any, rows: Any) -> set[int]:
-        ended = {id for id, row in rows.attempts.items() if row["release_requested"]}
-        return {id for id, row in rows.runs.items() if row["attempt_id"] in ended}
+        ended = {id for id, row in rows.attempts.items() if row.release_requested}
+        return {id for id, row in rows.runs.items() if row.attempt_id in ended}
 
     patch(run_starter.reports.handling, "_cancelled", all_of_them)
 
@@ -62,5 +62,4 @@ def ends_as_if_none_was_cancelled(patch: Patch) -> None:
 
 def released_runs_are_lost(patch: Patch) -> None:
     """The end of an attempt for the sake of one run is held against the others."""
-    attempt_row = run_starter.reports.handling._attempt_row
-    patch(run_starter.reports.handling, "_attempt_row", lambda row: replace(attempt_row(row), release_requested=False))
+    decided_with(patch, attempt={"release_requested": False})

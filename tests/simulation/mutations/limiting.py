@@ -5,14 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-import run_starter.reports.handling
 import run_starter.reports.leases
 import run_starter.reports.outcomes
 import run_starter.reports.timeouts
 from retrofill_core.store import launches, runs
 from retrofill_core.store.clock import database_now
 from run_starter.reports.leases import Leases
-from tests.simulation.mutations.patch import Patch
+from tests.simulation.mutations.patch import Patch, decided_with
 
 
 def late_runs_go_on(patch: Patch) -> None:
@@ -46,12 +45,7 @@ def fails_before_its_driver_has_ended(patch: Patch) -> None:
 
 def late_runs_are_tried_again(patch: Patch) -> None:
     """What was interrupted is queued again, like the other runs of its attempt."""
-    run_row = run_starter.reports.handling._run_row
-
-    def forgetful(row: Any, *, cancelled: bool, approvals: int | None, refused: Any) -> Any:
-        return run_row({**row, "error": None}, cancelled=cancelled, approvals=approvals, refused=refused)
-
-    patch(run_starter.reports.handling, "_run_row", forgetful)
+    decided_with(patch, run={"error": None})
 
 
 def ranges_have_the_time_of_one_run(patch: Patch) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from inspect import Parameter, isfunction, signature
 from typing import Any
+
+import run_starter.reports.handling
+from run_starter.reports.decide import Fold
 
 # Called with the owner (a module or class), the attribute's name and its replacement.
 Patch = Callable[[Any, str, Any], None]
@@ -37,6 +41,18 @@ class Patches:
         """Restore all replaced attributes."""
         while self._before:
             setattr(*self._before.pop())
+
+
+def decided_with(
+    patch: Patch, *, run: Mapping[str, Any] | None = None, attempt: Mapping[str, Any] | None = None
+) -> None:
+    """Let the run-starter decide as if all runs and attempts had these columns."""
+
+    def fold(attempts: Any, runs: Any, *more: Any, **named: Any) -> Fold:
+        attempts = {id: replace(each, **attempt or {}) for id, each in attempts.items()}
+        return Fold(attempts, {id: replace(each, **run or {}) for id, each in runs.items()}, *more, **named)
+
+    patch(run_starter.reports.handling, "Fold", fold)
 
 
 def _require_the_same_call(before: Any, instead: Any) -> None:

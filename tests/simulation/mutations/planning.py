@@ -14,6 +14,7 @@ from retrofill_core.domain.coverage import Cover
 from retrofill_core.domain.planning import History, Intervals
 from retrofill_core.store import backfills, planning
 from retrofill_core.store.clock import database_now
+from retrofill_core.store.rows import Planned, columns_of
 from retrofill_core.store.tables import backfill, metadata
 from retrofill_core.store.transition import FromNow
 from tests.simulation import primitives
@@ -146,7 +147,8 @@ def states_by_assignment(patch: Patch) -> None:
         return True
 
     def read(conn: Any, id: str, *, wait: bool) -> Any:
-        return conn.execute(select(backfill).where(backfill.c.id == id)).mappings().first()
+        row = conn.execute(select(*columns_of(Planned, backfill)).where(backfill.c.id == id)).first()
+        return row and Planned(*row)
 
     patch(backfills, "move", assign)
     patch(backfills, "lock", read)

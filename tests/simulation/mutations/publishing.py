@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import run_starter.claims.starting
 import run_starter.reports.decide
 from retrofill_core.contract.runs import RunReported
 from retrofill_core.domain.run import RunState
@@ -41,8 +40,7 @@ def conflicts_fail_their_run(patch: Patch) -> None:
 
 def publishers_know_only_their_own_runs(patch: Patch) -> None:
     """Of the other runs that the same attempt staged, a publisher is not told."""
-    for place in (launches, run_starter.claims.starting):
-        patch(place, "accepted_of", lambda conn, attempt_ids: {})
+    patch(launches, "accepted_of", lambda conn, attempt_ids: {id: [] for id in attempt_ids})
 
 
 def publishers_do_not_pause(patch: Patch) -> None:

@@ -22,7 +22,7 @@ def retries_ended_backfills(patch: Patch) -> None:
     decide = planner._decide
 
     def as_if_running(tx: Any, id: str, row: Any, command: Any) -> Any:
-        return decide(tx, id, row and {**row, "state": "running"}, command)
+        return decide(tx, id, row and replace(row, state="running"), command)
 
     patch(planner, "_decide", as_if_running)
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import backfill_planner.endings
-import run_starter.claims.cancelling
 import run_starter.claims.checks
 import run_starter.host.launching
 import run_starter.reports.decide
 import run_starter.reports.handling
-from retrofill_core.store import reviews
+from retrofill_core.store.rows import Backfill
 from run_starter.reports.steps import HoldAgain
 from tests.simulation.mutations.patch import Patch
 
@@ -23,29 +22,27 @@ def publishes_before_the_review(patch: Patch) -> None:
 
 def staged_runs_are_claimed_before_the_review(patch: Patch) -> None:
     """A staged run gets a publisher, whatever it waits for."""
-    patch(run_starter.claims.checks, "reviews", _with(reviews, publishes_below=lambda row: 99))
+    patch(Backfill, "publishes_below", 99)
 
 
 def discards_only_what_is_queued(patch: Patch) -> None:
     """A cancel leaves what was staged for a review as it is."""
-    patch(run_starter.claims.cancelling, "reviews", _with(reviews, approvals_of=lambda row: None))
+    _cancel_as_if(patch, review=False)
 
 
 def discards_what_was_approved(patch: Patch) -> None:
     """A cancel ends staged runs, also those that wait for a publisher after their approval."""
-    patch(run_starter.claims.cancelling, "reviews", _with(reviews, approvals_of=lambda row: 0))
+    _cancel_as_if(patch, review=True, approved_at=None)
 
 
 def reviews_what_is_not_finished(patch: Patch) -> None:
     """A review begins with the first staged run."""
-    judge = backfill_planner.endings.judge
-    patch(backfill_planner.endings, "judge", lambda snapshot: judge(replace(snapshot, any_open=False)))
+    _judge_as_if(patch, any_open=False)
 
 
 def no_review_begins(patch: Patch) -> None:
     """Only backfills without unfinished runs are looked at."""
-    judge = backfill_planner.endings.judge
-    patch(backfill_planner.endings, "judge", lambda snapshot: judge(replace(snapshot, any_open=True)))
+    _judge_as_if(patch, any_open=True)
 
 
 def publishes_over_changes(patch: Patch) -> None:
@@ -61,16 +58,15 @@ def approves_changes_by_itself(patch: Patch) -> None:
     patch(run_starter.reports.decide, "HoldAgain", lambda review, *others: HoldAgain(review - 1, *others))
 
 
-class _With:
-    """A module with some of its functions exchanged."""
-
-    def __init__(self, module: Any, instead: dict[str, Any]) -> None:
-        self._module = module
-        self.__dict__ |= instead
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+def _cancel_as_if(patch: Patch, **changed: Any) -> None:
+    cancel = run_starter.claims.checks.cancel
+    patch(run_starter.claims.checks, "cancel", lambda tx, row: cancel(tx, replace(row, **changed)))
 
 
-def _with(module: Any, **instead: Any) -> _With:
-    return _With(module, instead)
+def _judge_as_if(patch: Patch, **runs: bool) -> None:
+    judge = backfill_planner.endings.judge
+    patch(
+        backfill_planner.endings,
+        "judge",
+        lambda backfill, found, used_up: judge(backfill, replace(found, **runs), used_up),
+    )

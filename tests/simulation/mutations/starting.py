@@ -25,7 +25,8 @@ from run_starter.reports.decide import Fold
 from run_starter.reports.leases import Leases
 from run_starter.reports.steps import End, Requeue, Split
 from tests.simulation import primitives
-from tests.simulation.mutations.patch import Patch
+from tests.simulation.memory.engine import EPOCH
+from tests.simulation.mutations.patch import Patch, decided_with
 
 
 def no_attempt_guard(patch: Patch) -> None:
@@ -45,9 +46,9 @@ def _of_the_live_attempt(conn: Any, report: Any) -> Any:
         about = select(run.c.position).where(run.c.id == report.run_id)
     position = conn.execute(about).scalar_one_or_none()
     mine = (attempt.c.backfill_id == report.backfill_id) & attempt.c.slot.is_not(None)
-    for row in conn.execute(select(attempt).where(mine)).mappings():
-        if position is not None and row["position"] <= position < row["position"] + row["runs"]:
-            return report.model_copy(update={"attempt_id": row["id"]})
+    for row in conn.execute(select(attempt).where(mine)):
+        if position is not None and row.position <= position < row.position + row.runs:
+            return report.model_copy(update={"attempt_id": row.id})
     return report
 
 
@@ -108,7 +109,7 @@ def starts_the_last_first(patch: Patch) -> None:
 
     def any_order(conn: Any, wanted: Mapping[str, int]) -> Any:
         found = next_queued(conn, dict.fromkeys(wanted, 1000))
-        return {id: list(reversed(rows))[: wanted[id]] for id, rows in found.items()}
+        return {id: replace(each, runs=each.runs[::-1][: wanted[id]]) for id, each in found.items()}
 
     patch(claims, "next_queued", any_order)
 
@@ -137,7 +138,7 @@ def loss_by_assignment(patch: Patch) -> None:
 
     def move(conn: Any, to: str, rows: Sequence[Any], *_: Any, **__: Any) -> int:
         for row in rows:
-            conn.execute(update(run).where(run.c.id == row["id"]).values(state=str(to), finished_at=None))
+            conn.execute(update(run).where(run.c.id == row.id).values(state=str(to), finished_at=None))
         return len(rows)
 
     def move_lost(self: Any, to: Any, lost: Sequence[Any], more: Sequence[Any]) -> None:
@@ -162,7 +163,7 @@ def ranges_are_retried_whole(patch: Patch) -> None:
     batches = run_starter.claims.checks.batches
 
     def whole(runs: Sequence[Any], limit: int, most: int) -> Any:
-        return batches([{**row, "range_limit": None} for row in runs], limit, most)
+        return batches([replace(row, range_limit=None) for row in runs], limit, most)
 
     patch(run_starter.claims.checks, "batches", whole)
 
@@ -181,8 +182,7 @@ def ranges_fail_as_one(patch: Patch) -> None:
 
 def first_losses_count(patch: Patch) -> None:
     """Every loss counts, not only those of a run that is retried alone."""
-    run_row = run_starter.reports.handling._run_row
-    patch(run_starter.reports.handling, "_run_row", lambda row, **more: replace(run_row(row, **more), suspect=True))
+    decided_with(patch, run={"lost_at": EPOCH})
 
 
 def suspects_at_once(patch: Patch) -> None:

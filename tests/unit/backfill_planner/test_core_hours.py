@@ -44,7 +44,7 @@ def test_a_budget_whose_backfill_was_locked_is_compared_again() -> None:
             ("a", with_an_expensive_attempt),
             ("a", commit),
             # As a claim of the run-starter does.
-            ("b", lambda conn: backfills.lock(conn, "b1", wait=True)["id"]),
+            ("b", lambda conn: backfills.lock(conn, "b1", wait=True).id),
             ("a", announced),
             ("a", commit),
             ("b", rollback),

@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from tests.support.rows import a_backfill
 
 from backfill_planner.decide import (
     Approved,
@@ -11,11 +12,8 @@ from backfill_planner.decide import (
     CancelForFailure,
     End,
     Enter,
-    PauseForBudget,
-    PauseForFailure,
+    Pause,
     Refuse,
-    Review,
-    Snapshot,
     Unchanged,
     answer_command,
     judge,
@@ -30,6 +28,7 @@ from retrofill_core.contract.backfills import (
 from retrofill_core.domain.backfill import ACTIVE, MACHINE, OnRunFailure
 from retrofill_core.domain.backfill import BackfillState as S
 from retrofill_core.domain.budget import Budget
+from retrofill_core.store.backfills import Progress
 
 PAUSE, RESUME, CANCEL = BackfillPauseRequested(), BackfillResumeRequested(), BackfillCancelRequested()
 PUBLISH, DISCARD = BackfillPublishRequested(), BackfillDiscardRequested()
@@ -59,19 +58,17 @@ GRID = {
     (CANCEL, S.IN_REVIEW): Enter(S.CANCELLING),
 }
 REFUSED, AGAIN = Refuse, Approved()
-# (command, review) → by state in the order of ``STATES``.
+# (command, approvals) → by state in the order of ``STATES``.
 STATES = (S.RUNNING, S.PAUSED, S.IN_REVIEW, S.CANCELLING, S.CANCELLED, S.SUCCEEDED, S.FAILED)
 REVIEWS = {
-    (PUBLISH, Review.NONE): (REFUSED, REFUSED, None, REFUSED, REFUSED, REFUSED, REFUSED),
-    (PUBLISH, Review.WAITS): (REFUSED, REFUSED, Enter(S.RUNNING), REFUSED, REFUSED, REFUSED, REFUSED),
-    (PUBLISH, Review.APPROVED): (AGAIN, AGAIN, None, AGAIN, AGAIN, AGAIN, AGAIN),
-    (DISCARD, Review.NONE): (REFUSED, REFUSED, None, REFUSED, REFUSED, REFUSED, REFUSED),
-    (DISCARD, Review.WAITS): (
+    (PUBLISH, None): (REFUSED, REFUSED, None, REFUSED, REFUSED, REFUSED, REFUSED),
+    (PUBLISH, 0): (REFUSED, REFUSED, Enter(S.RUNNING), REFUSED, REFUSED, REFUSED, REFUSED),
+    (PUBLISH, 1): (AGAIN, AGAIN, None, AGAIN, AGAIN, AGAIN, AGAIN),
+    (DISCARD, None): (REFUSED, REFUSED, None, REFUSED, REFUSED, REFUSED, REFUSED),
+    (DISCARD, 0): (
         *(REFUSED, REFUSED, Enter(S.CANCELLING), Unchanged(S.CANCELLING), Unchanged(S.CANCELLED), REFUSED, REFUSED),
     ),
-    (DISCARD, Review.APPROVED): (
-        *(REFUSED, REFUSED, None, Unchanged(S.CANCELLING), Unchanged(S.CANCELLED), REFUSED, REFUSED),
-    ),
+    (DISCARD, 1): (*(REFUSED, REFUSED, None, Unchanged(S.CANCELLING), Unchanged(S.CANCELLED), REFUSED, REFUSED),),
 }
 WISHES = {PAUSE: "pause", RESUME: "resume", CANCEL: "cancel"}
 
@@ -92,25 +89,26 @@ def test_what_a_command_does_in_each_state(command, state):
         assert MACHINE.allows(state, answer.state)
 
 
-@pytest.mark.parametrize(("command", "review"), REVIEWS)
-def test_what_is_asked_of_a_review(command, review):
-    for state, expected in zip(STATES, REVIEWS[command, review], strict=True):
+@pytest.mark.parametrize(("command", "approved"), REVIEWS)
+def test_what_is_asked_of_a_review(command, approved):
+    for state, expected in zip(STATES, REVIEWS[command, approved], strict=True):
         if expected is None:
             continue  # a backfill is in review only while it waits for one
-        answer = answer_command(command, str(state), review=review)
+        answer = answer_command(command, str(state), approved=approved)
         assert isinstance(answer, Refuse) if expected is Refuse else answer == expected, (state, answer)
         if isinstance(answer, Enter):
             assert MACHINE.allows(state, answer.state)
 
 
 def test_only_what_neither_ended_nor_waits_puts_a_review_off():
-    for snapshot in SNAPSHOTS:
-        waiting = replace(snapshot, any_held=True, any_open=False)
-        begins = judge(waiting) == BeginReview(complete=not (waiting.any_failed or waiting.any_run_cancelled))
-        cancels = waiting.failed_since_resume and waiting.on_run_failure == "cancel"
-        assert begins == (waiting.any_unfinished and waiting.state in (S.RUNNING, S.PAUSED) and not cancels)
+    for backfill, runs, used_up in JUDGED:
+        waiting = replace(runs, any_held=True, any_open=False)
+        complete = not (runs.any_failed or runs.any_run_cancelled)
+        begins = judge(backfill, waiting, used_up) == BeginReview(complete=complete)
+        cancels = runs.failed_since_resume and backfill.on_run_failure == "cancel"
+        assert begins == (runs.any_unfinished and backfill.state in (S.RUNNING, S.PAUSED) and not cancels)
         for other in ({"any_open": True}, {"any_publishing": True}, {"any_held": False}):
-            assert not isinstance(judge(replace(waiting, **other)), BeginReview)
+            assert not isinstance(judge(backfill, replace(waiting, **other), used_up), BeginReview)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +117,7 @@ def test_only_what_neither_ended_nor_waits_puts_a_review_off():
 )
 def test_the_review_that_a_command_names_is_the_one_that_it_approves(named, approvals, enters):
     command = BackfillPublishRequested(review=named)
-    answer = answer_command(command, "in_review", review=Review.APPROVED, approvals=approvals)
+    answer = answer_command(command, "in_review", approved=approvals)
     assert (answer == Enter(S.RUNNING)) == enters
     assert enters or "another review has begun since" in answer.message
 
@@ -131,53 +129,63 @@ def test_a_command_for_a_backfill_that_does_not_exist_is_refused_with_a_way_on(c
     assert "backfill list" in answer.message
 
 
-SNAPSHOTS = [
-    Snapshot(*each)
-    for each in itertools.product(
-        S,
-        (None, "user", "run_failure"),
-        OnRunFailure,
-        *[(False, True)] * 4,
-        (None, "3 runs failed"),
+def runs(*, unfinished=True, failed=False, cancelled=False, since_resume=False):
+    """The runs of a backfill, one of which is not accepted."""
+    return Progress(
+        any_unfinished=unfinished,
+        any_open=True,
+        any_failed=failed,
+        any_run_cancelled=cancelled,
+        failed_since_resume=since_resume,
+        any_held=False,
+        any_publishing=False,
+    )
+
+
+JUDGED = [
+    (
+        a_backfill(state=str(state), cancel_cause=cause, on_run_failure=str(on_failure)),
+        runs(unfinished=unfinished, failed=failed, cancelled=cancelled, since_resume=since_resume),
+        used_up,
+    )
+    for state, cause, on_failure, unfinished, failed, cancelled, since_resume, used_up in itertools.product(
+        S, (None, "user", "run_failure"), OnRunFailure, *[(False, True)] * 4, (None, "3 runs failed")
     )
 ]
 
 
-@pytest.mark.parametrize("snapshot", SNAPSHOTS, ids=str)
-def test_what_follows_from_how_far_a_backfill_is(snapshot):
-    decision = judge(snapshot)
-    if snapshot.state in (S.SUCCEEDED, S.FAILED, S.CANCELLED, S.IN_REVIEW):
+@pytest.mark.parametrize(("backfill", "runs", "used_up"), JUDGED)
+def test_what_follows_from_how_far_a_backfill_is(backfill, runs, used_up):
+    decision = judge(backfill, runs, used_up)
+    if backfill.state in (S.SUCCEEDED, S.FAILED, S.CANCELLED, S.IN_REVIEW):
         assert decision is None
-    elif not snapshot.any_unfinished:
-        if snapshot.state == S.CANCELLING:
-            expected = S.CANCELLED if snapshot.cancel_cause == "user" else S.FAILED
+    elif not runs.any_unfinished:
+        if backfill.state == S.CANCELLING:
+            expected = S.CANCELLED if backfill.cancel_cause == "user" else S.FAILED
         else:
-            expected = S.FAILED if snapshot.any_failed or snapshot.any_run_cancelled else S.SUCCEEDED
+            expected = S.FAILED if runs.any_failed or runs.any_run_cancelled else S.SUCCEEDED
         assert decision == End(expected)
-        assert MACHINE.allows(snapshot.state, expected)
-    elif snapshot.failed_since_resume and snapshot.on_run_failure == "pause" and snapshot.state == S.RUNNING:
-        assert decision == PauseForFailure()
-    elif snapshot.failed_since_resume and snapshot.on_run_failure == "cancel" and snapshot.state != S.CANCELLING:
+        assert MACHINE.allows(backfill.state, expected)
+    elif runs.failed_since_resume and backfill.on_run_failure == "pause" and backfill.state == S.RUNNING:
+        assert decision == Pause("run_failure")
+    elif runs.failed_since_resume and backfill.on_run_failure == "cancel" and backfill.state != S.CANCELLING:
         assert decision == CancelForFailure()
-    elif snapshot.used_up and snapshot.state == S.RUNNING:
-        assert decision == PauseForBudget("3 runs failed")
+    elif used_up and backfill.state == S.RUNNING:
+        assert decision == Pause("budget", "3 runs failed")
     else:
         assert decision is None
 
 
 def test_a_backfill_with_an_unfinished_run_never_ends_and_one_without_always_does():
-    for snapshot in SNAPSHOTS:
-        ends = isinstance(judge(snapshot), End)
+    for backfill, runs, used_up in JUDGED:
+        ends = isinstance(judge(backfill, runs, used_up), End)
         # Something is staged as long as it is in review.
-        active = snapshot.state in ACTIVE and snapshot.state != S.IN_REVIEW
-        assert ends == (active and not snapshot.any_unfinished)
+        active = backfill.state in ACTIVE and backfill.state != S.IN_REVIEW
+        assert ends == (active and not runs.any_unfinished)
 
 
 def test_a_failure_before_the_resume_is_not_held_against_it():
-    resumed = Snapshot(
-        S.RUNNING, None, OnRunFailure.PAUSE, True, True, any_run_cancelled=False, failed_since_resume=False
-    )
-    assert judge(resumed) is None
+    assert judge(a_backfill(on_run_failure="pause"), runs(failed=True), None) is None
 
 
 def test_a_resume_is_refused_while_the_budget_is_used_up():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill_planner.requests import Request
+from backfill_planner.answers import Request
 from retrofill_core.bus.envelope import Record
 from retrofill_core.contract.backfills import BackfillRequested
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from retrofill_core.bus.faults import Conflict, Fenced, Poison
-from retrofill_core.bus.handler import QuietHandler
+from retrofill_core.bus.handler import Handler
 from retrofill_core.bus.worker.checks import Checks
 from retrofill_core.bus.worker.context import WorkerContext
 from retrofill_core.bus.worker.failures import Failures
@@ -18,7 +18,7 @@ from retrofill_core.contract.topics import WATCHER
 LOCKED = OperationalError("UPDATE", {}, SimpleNamespace(sqlstate="55P03"))
 
 
-class InOneGroup(QuietHandler):
+class InOneGroup(Handler):
     """Checks all keys together. ``failing(keys)`` returns the exception to raise, or ``None``."""
 
     def __init__(self, failing):

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException
 
 import retrofill_core.contract  # noqa: F401  registers every message type
 from retrofill_core.bus.envelope import Record
-from retrofill_core.bus.handler import QuietHandler
+from retrofill_core.bus.handler import Handler
 from retrofill_core.bus.inbox import Assigned, Inbox, NotPositioned, OutOfRange, Positioned, Records, Revoked
 from retrofill_core.bus.takeover import Takeover
 from retrofill_core.bus.worker import batches, checks, context, failures, loop
@@ -48,7 +48,7 @@ class Played(Loop):
         )
         settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
         ids = SimpleNamespace(of=lambda topic: "topic-id")
-        super().__init__(WorkerContext(settings, PLANNER, "i", None, poller, QuietHandler(), ids, STORED), Inbox())
+        super().__init__(WorkerContext(settings, PLANNER, "i", None, poller, Handler(), ids, STORED), Inbox())
         monkeypatch.setattr(self._batches, "_apply", lambda shard, work: self.applied.append((shard.partition, work)))
         self.taking = lambda shard: Takeover(7, dict.fromkeys(shard.topics, 0), {})
 

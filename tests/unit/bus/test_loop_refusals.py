@@ -8,7 +8,7 @@ from sqlalchemy.exc import OperationalError
 import retrofill_core.contract  # noqa: F401  registers every message type
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.faults import Conflict, Fenced, Locked, Poison, needing_rows
-from retrofill_core.bus.handler import Hold, QuietHandler
+from retrofill_core.bus.handler import Handler, Hold
 from retrofill_core.bus.inbox import End, Records
 from retrofill_core.bus.worker import context
 from retrofill_core.bus.worker.batches import Batches
@@ -63,7 +63,7 @@ class Played(Batches):
     def __init__(self, failing):
         settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
         topic_ids = SimpleNamespace(of=lambda topic: "topic-id")
-        self.context = WorkerContext(settings, WATCHER, "i", Engine(), Poller(), QuietHandler(), topic_ids, 4)
+        self.context = WorkerContext(settings, WATCHER, "i", Engine(), Poller(), Handler(), topic_ids, 4)
         failures = Failures(self.context)
         super().__init__(self.context, failures)
         self.intake = Intake(self.context, failures)

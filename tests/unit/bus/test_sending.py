@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, Producer
 
 from retrofill_core.bus.relay.sending import Sending
+from retrofill_core.store.outbox import Stored
 
-ROWS: list[Any] = [
-    {"id": id, "topic": topic, "key": b"k", "value": b"v", "headers": []}
+ROWS = [
+    Stored(id, topic, b"k", b"v", [], datetime.now(UTC))
     for id, topic in ((1, "good"), (2, "bad"), (3, "good"), (4, "bad"))
 ]
 PURGED = KafkaError(KafkaError._PURGE_QUEUE)
@@ -63,7 +65,7 @@ def test_rows_are_stuck_only_if_the_cursor_is_not(topics: list[str], stuck: list
     sending, published = sent(*topics)
     assert not published
     assert sending.slow
-    assert [row["id"] for row in sending.stuck] == stuck
+    assert [row.id for row in sending.stuck] == stuck
 
 
 def test_the_reason_names_the_first_row_of_each_partition_also_after_the_abort() -> None:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from pydantic import SecretStr
 from tests.support.bodies import problems
 from tools.examples import BODIES as EXAMPLES
 
@@ -10,7 +11,7 @@ from callback_runner.claims import Claim
 from callback_runner.decide import Impossible
 from callback_runner.webhooks.bodies import ready_made
 from callback_runner.webhooks.notices import LINE_CHARACTERS, notice_of
-from callback_runner.webhooks.protocol import body_of, no_routing_key
+from callback_runner.webhooks.protocol import Signer, body_of, call
 
 KEY = "k" * 32
 SERVICES = ("slack", "pagerduty", "teams")
@@ -31,7 +32,7 @@ def claim(type, body="slack", **more):
         "options": {"body": body, "routing_key": "data"},
         "kwargs": {"team": "team-7", "tags": ["a", 1]},
         "event": event,
-        "attempt": 1,
+        "attempts": 1,
         "runners_lost": 0,
         "token": "t",
         "off_since": None,
@@ -99,7 +100,7 @@ def test_notices_about_one_subject_are_one_incident():
         return sent(claim(type, "pagerduty", **more), installation)["dedup_key"]
 
     failed = key("RunsFailed")
-    assert failed == key("RunsFailed", deadline_id=978, attempt=3) == key("BackfillFailed")
+    assert failed == key("RunsFailed", deadline_id=978, attempts=3) == key("BackfillFailed")
     of_the_backfill = {**EXAMPLES["DeadlineMissed"], "type": "DeadlineMissed", "scope": "backfill"}
     assert failed == key("DeadlineMissed", event=of_the_backfill)
     others = {key("RunsFailed", "there"), key("RunsFailed", backfill_id="other"), key("DeadlineMissed")}
@@ -133,6 +134,7 @@ def test_without_a_body_the_event_is_sent():
 
 
 def test_a_missing_routing_key_is_named():
-    assert no_routing_key("data", {}) == Impossible(
+    signer = Signer("here", {"default": [SecretStr("whsec_")]}, {})
+    assert call(claim("RunsFailed", "pagerduty"), signer, None, None) == Impossible(
         "there is no routing key 'data' (RETROFILL_PAGERDUTY_KEYS); names there: none"
     )

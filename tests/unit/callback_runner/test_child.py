@@ -76,13 +76,30 @@ def call(tmp_path, monkeypatch):
         child.finish()
 
 
+def claimed(kwargs):
+    return Claim(
+        deadline_id=5,
+        shard=0,
+        name="page",
+        kind="function",
+        options={},
+        pipeline="p",
+        attempts=1,
+        runners_lost=0,
+        token="t",
+        kwargs=kwargs,
+        event={},
+        off_since=None,
+    )
+
+
 @pytest.fixture
 def trying(call):
     """Starts a try of one of the functions."""
     made = []
 
     def start(name, **kwargs):
-        claim = Claim(5, 0, "page", "function", "p", {}, kwargs, {}, 1, 0, "t", None)
+        claim = claimed(kwargs)
         made.append(FunctionTry(f"their_functions:{name}", claim, time.monotonic() + 30.0))
         return made[-1]
 
@@ -236,7 +253,7 @@ class Lease:
         self.renews = renews
         patch.setattr(call_module.callbacks, "renew", self._renew)
         patch.setattr(Call, "_record", lambda _, outcome: self.recorded.append(outcome))
-        claim = Claim(5, 0, "page", "function", "p", {}, {}, {}, 1, 0, "t", None)
+        claim = claimed({})
         self.call = Call(claim, None, None, self.kinds, lambda _: None)
         self.call._alive_until -= seconds
 

@@ -11,7 +11,6 @@ from callback_runner.decide import (
     Returned,
     Succeed,
     TryAgain,
-    Waiting,
     after_try,
     backoff,
     max_per_pipeline,
@@ -22,6 +21,7 @@ from callback_runner.decide import (
 )
 from retrofill_core.domain.callback import MACHINE, CallbackState
 from retrofill_core.domain.polling import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS
+from retrofill_core.store.callbacks import Due
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 
@@ -48,10 +48,9 @@ def test_a_try_that_ended_for_a_reason_of_the_runner_is_repeated_at_once():
 
 
 def test_an_unknown_name_is_not_tried_again_and_the_error_names_those_there_are():
-    outcome = unknown("page", ["mail", "chat"])
+    outcome = unknown("'page' is not there", "SETTING", ["mail", "chat"])
     assert isinstance(outcome, Impossible)
-    assert "'page'" in outcome.error
-    assert "chat, mail" in outcome.error
+    assert outcome.error == "'page' is not there (SETTING); names there: chat, mail"
     assert after_try(outcome, 1, 5) == GiveUp(outcome.error)
 
 
@@ -110,7 +109,7 @@ def test_the_next_look_is_at_the_first_moment(next_try, next_lapse, expected):
 
 def waiting(*pipelines):
     """Callbacks 1, 2, … of these pipelines, longest-waiting first."""
-    return [Waiting(n, pipeline, NOW + timedelta(seconds=n)) for n, pipeline in enumerate(pipelines, 1)]
+    return [Due(n, pipeline, NOW + timedelta(seconds=n)) for n, pipeline in enumerate(pipelines, 1)]
 
 
 @pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (8, 4)])

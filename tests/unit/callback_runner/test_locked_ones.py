@@ -15,24 +15,11 @@ from retrofill_core.bus.set_aside import SetAside
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.topics import CALLBACK_RUNNER
 from retrofill_core.settings import Settings
-from retrofill_core.store import listed
+from retrofill_core.store import callbacks, listed
+from retrofill_core.store.callbacks import NewCallback
 from retrofill_core.store.tables import callback, run
 
-CALL = {
-    "deadline_id": 7,
-    "shard": 0,
-    "name": "page",
-    "kind": "function",
-    "options": {},
-    "kwargs": {},
-    "event": {},
-    "pipeline": "p",
-    "backfill_id": "b1",
-    "occasion": "run_failed",
-    "place": 0,
-    "collects": True,
-    "next_try_at": NOW,
-}
+CALL = NewCallback(7, 0, "page", "function", {}, {}, {}, "p", NOW, "b1", "run_failed", 0, collects=True)
 
 
 def handler() -> CallbackHandler:
@@ -62,7 +49,7 @@ def test_it_is_looked_at_again_a_moment_later(joins: bool) -> None:
         [
             *BASE,
             ("a", lambda conn: conn.execute(run.update().values(state="failed", finished_at=NOW)).rowcount),
-            ("a", lambda conn: listed.insert_all(conn, [CALL])),
+            ("a", lambda conn: callbacks.insert_all(conn, [CALL])),
             ("a", lambda conn: listed.add_runs(conn, [(1, 0, 7)])),
             ("a", commit),
             ("b", lambda conn: listed.collecting(conn, [("b1", 0)] if joins else [])),

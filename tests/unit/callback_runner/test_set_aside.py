@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from retrofill_core.store import callbacks, listed
 from retrofill_core.store.tables import backfill, callback, run
 
 BAD, GOOD = 7, 8
-ENDED = {"collects": False, "event": {"type": "BackfillFailed"}, "occasion": "backfill_ended"}
+ENDED: dict[str, Any] = {"collects": False, "event": {"type": "BackfillFailed"}, "occasion": "backfill_ended"}
 FAILED = run.update().where(run.c.id == 1)
 
 
@@ -34,8 +35,8 @@ class Shard:
         self.store = MemoryStore()
         self.store.play(BASE)
         self.do(lambda conn: conn.execute(FAILED.values(state="failed", finished_at=NOW)).rowcount)
-        good = {**CALL, **ENDED, "deadline_id": GOOD, "pipeline": "q", "place": 1}
-        self.do(lambda conn: listed.insert_all(conn, [{**CALL, "deadline_id": BAD}, good]))
+        good = replace(CALL, **ENDED, deadline_id=GOOD, pipeline="q", place=1)
+        self.do(lambda conn: callbacks.insert_all(conn, [replace(CALL, deadline_id=BAD), good]))
         self.do(lambda conn: listed.add_runs(conn, [(1, 0, BAD)]))
         for spoil in spoils:
             self.do(lambda conn, spoil=spoil: conn.execute(spoil).rowcount)

@@ -29,7 +29,7 @@ def claim(**more):
         "options": {},
         "kwargs": {"team": "data"},
         "event": {"type": "DeadlineMissed", "alert": "late", "detected_at": "2024-03-01T11:59:00Z"},
-        "attempt": 1,
+        "attempts": 1,
         "runners_lost": 0,
         "token": "t",
         "off_since": None,
@@ -39,7 +39,7 @@ def claim(**more):
 
 
 def test_the_payload_is_the_same_for_every_try():
-    assert body_of(claim(attempt=1)) == body_of(claim(attempt=2))
+    assert body_of(claim(attempts=1)) == body_of(claim(attempts=2))
     assert json.loads(body_of(claim())) == {
         "type": "DeadlineMissed",
         "timestamp": "2024-03-01T11:59:00+00:00",
@@ -48,8 +48,8 @@ def test_the_payload_is_the_same_for_every_try():
 
 
 def test_the_id_is_the_idempotency_key_of_one_installation():
-    id = claim(attempt=1).message_id("here")
-    assert id == claim(attempt=2, token="u").message_id("here")
+    id = claim(attempts=1).message_id("here")
+    assert id == claim(attempts=2, token="u").message_id("here")
     assert len({id, claim().message_id("there"), claim(deadline_id=6).message_id("here")}) == 3
     # The signature separates its parts with full stops.
     assert id.replace("-", "").isalnum()

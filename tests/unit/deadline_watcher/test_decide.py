@@ -1,13 +1,14 @@
 """How verdicts are grouped, and when the watcher checks again."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.support.rows import a_deadline
 
 from deadline_watcher.decide import decide, how_it_ended, seconds_to_next
 from retrofill_core.domain.deadline import End
 from retrofill_core.domain.polling import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS
+from retrofill_core.store.subjects import TaskEnd
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 
@@ -17,25 +18,21 @@ def after(seconds):
 
 
 def row(id, run_state, ended=None, due=0.0, fire_on_failure=False, task=None, run_id=1, attempt=1, staged=None):
-    return {
-        "id": id,
-        "run_id": run_id,
-        "task": task,
-        "due_at": after(due),
-        "fire_on_failure": fire_on_failure,
-        "run_state": run_state,
-        "run_attempt": attempt,
-        "ended_at": after(ended),
-        "staged_at": after(staged),
-        "superseded": False,
-    }
+    return a_deadline(
+        id=id,
+        run_id=run_id,
+        task=task,
+        due_at=after(due),
+        fire_on_failure=fire_on_failure,
+        run_state=run_state,
+        run_attempt=attempt,
+        ended_at=after(ended),
+        staged_at=after(staged),
+    )
 
 
-@dataclass
-class Try:
-    attempt: int
-    state: str
-    finished_at: datetime | None = None
+def tried(attempt, state, finished_at=None):
+    return TaskEnd(attempt, state, finished_at)
 
 
 def test_each_deadline_goes_to_its_end_and_one_that_is_not_due_to_none():
@@ -58,10 +55,10 @@ def test_each_deadline_goes_to_its_end_and_one_that_is_not_due_to_none():
         row(15, "cancelled", ended=-2, staged=-3, due=-1),
     ]
     verdicts = decide(rows, {}, NOW)
-    assert [r["id"] for r in verdicts.missed] == [1, 4, 6, 8, 13, 14]
-    assert [r["id"] for r in verdicts.met] == [2, 9, 10, 11, 12]
+    assert [r.id for r in verdicts.missed] == [1, 4, 6, 8, 13, 14]
+    assert [r.id for r in verdicts.met] == [2, 9, 10, 11, 12]
     assert verdicts.recovered == {6: after(-1), 13: after(-1)}
-    assert [(r["id"], reason) for r, reason in verdicts.void] == [
+    assert [(r.id, reason) for r, reason in verdicts.void] == [
         (3, "the run failed before the moment"),
         (5, "the run was cancelled before the moment"),
         (15, "the run was cancelled before the moment"),
@@ -72,18 +69,28 @@ def test_each_deadline_goes_to_its_end_and_one_that_is_not_due_to_none():
     ("run_state", "attempt", "tries", "expected"),
     [
         ("running", 1, [], (None, None)),
-        ("running", 1, [Try(1, "running")], (None, None)),
-        ("running", 1, [Try(1, "retrying")], (None, None)),
-        ("running", 1, [Try(1, "succeeded", after(-3))], (End.SUCCEEDED, after(-3))),
-        ("running", 2, [Try(1, "succeeded", after(-9)), Try(2, "succeeded", after(-3))], (End.SUCCEEDED, after(-9))),
-        ("running", 2, [Try(1, "succeeded", after(-9)), Try(2, "failed", after(-3))], (End.SUCCEEDED, after(-9))),
-        ("running", 1, [Try(1, "failed", after(-3))], (End.FAILED, after(-3))),
-        ("running", 1, [Try(1, "upstream_failed", after(-3))], (End.FAILED, after(-3))),
-        ("running", 1, [Try(1, "skipped", after(-3))], (End.SKIPPED, after(-3))),
-        ("queued", 1, [Try(1, "cancelled", after(-3))], (None, None)),
-        ("running", 2, [Try(1, "failed", after(-3)), Try(2, "running")], (None, None)),
-        ("cancelled", 1, [Try(1, "cancelled", after(-3))], (End.CANCELLED, after(-1))),
-        ("failed", 1, [Try(1, "cancelled", after(-3))], (End.FAILED, after(-1))),
+        ("running", 1, [tried(1, "running")], (None, None)),
+        ("running", 1, [tried(1, "retrying")], (None, None)),
+        ("running", 1, [tried(1, "succeeded", after(-3))], (End.SUCCEEDED, after(-3))),
+        (
+            "running",
+            2,
+            [tried(1, "succeeded", after(-9)), tried(2, "succeeded", after(-3))],
+            (End.SUCCEEDED, after(-9)),
+        ),
+        (
+            "running",
+            2,
+            [tried(1, "succeeded", after(-9)), tried(2, "failed", after(-3))],
+            (End.SUCCEEDED, after(-9)),
+        ),
+        ("running", 1, [tried(1, "failed", after(-3))], (End.FAILED, after(-3))),
+        ("running", 1, [tried(1, "upstream_failed", after(-3))], (End.FAILED, after(-3))),
+        ("running", 1, [tried(1, "skipped", after(-3))], (End.SKIPPED, after(-3))),
+        ("queued", 1, [tried(1, "cancelled", after(-3))], (None, None)),
+        ("running", 2, [tried(1, "failed", after(-3)), tried(2, "running")], (None, None)),
+        ("cancelled", 1, [tried(1, "cancelled", after(-3))], (End.CANCELLED, after(-1))),
+        ("failed", 1, [tried(1, "cancelled", after(-3))], (End.FAILED, after(-1))),
     ],
 )
 def test_a_task_ends_with_its_first_success_or_for_good(run_state, attempt, tries, expected):

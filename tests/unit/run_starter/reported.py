@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from tests.support.rows import NOW, a_run, an_attempt
+
 from retrofill.states.attempt import AttemptMode
 from retrofill.states.task_run import TaskState as T
 from retrofill_core.contract.runs import (
@@ -15,7 +17,8 @@ from retrofill_core.contract.runs import (
     TaskReported,
 )
 from retrofill_core.domain.run import RunState as R
-from run_starter.reports.decide import AttemptRow, Fold, RunRow
+from run_starter.reports.decide import Fold
+from run_starter.reports.losses import stored
 from run_starter.reports.steps import Accept, AwaitPublisher, Begin, End, Requeue
 
 MOST_LOST = 5
@@ -24,7 +27,9 @@ OF = 5  # the attempt that these tests are about
 
 
 def attempt(id=OF, *, live=True, began=True, mode=AttemptMode.EACH, runs=1, cancel=False, release=False):
-    return AttemptRow(id, live, began, mode, runs, cancel, release)
+    began_at = NOW if began else None
+    more = {"cancel_requested": cancel, "release_requested": release}
+    return an_attempt(id=id, state="running" if live else "ended", began_at=began_at, mode=mode, runs=runs, **more)
 
 
 def run(
@@ -38,15 +43,22 @@ def run(
     before=True,
     suspect=False,
     losses=(),
-    cancelled=False,
     timed_out=None,
     publication=0,
-    refused=None,
 ):
-    position = id if position is None else position
-    more = {"lost_attempts": lost, "started_before": before, "suspect": suspect, "losses": losses}
-    more |= {"cancelled": cancelled, "timed_out": timed_out, "refused": refused, "publication": publication}
-    return RunRow(id, R(state), of, number, position, **more)
+    return a_run(
+        id=id,
+        state=state,
+        attempt_id=of,
+        attempt=number,
+        position=id if position is None else position,
+        lost_attempts=lost,
+        started_at=NOW if before else None,
+        lost_at=NOW if suspect else None,
+        losses=stored(losses),
+        error=timed_out and timed_out.model_dump(),
+        publication=publication,
+    )
 
 
 def beat(of=OF):
@@ -81,7 +93,7 @@ def ended(state, run_id=7, of=OF, error=None):
     return RunReported(**about(run_id, of), state=state, error=error)
 
 
-def fold_of(runs=None, attempts=None, tasks=None, names=("t",), most=MOST_LOST):
+def fold_of(runs=None, attempts=None, tasks=None, names=("t",), most=MOST_LOST, **more):
     """``tasks``: states by name, of all runs that have begun; ``names``: tasks of the others."""
     runs = [run()] if runs is None else runs
     states = {
@@ -96,6 +108,7 @@ def fold_of(runs=None, attempts=None, tasks=None, names=("t",), most=MOST_LOST):
         states,
         {row.id: names for row in runs if row.state == R.STARTING},
         most,
+        **more,
     )
 
 
@@ -146,10 +159,10 @@ def rows_after(runs, made):
             row,
             state=path(row, taken)[-1],
             attempt=row.attempt + sum(isinstance(step, Begin) for step in taken),
-            started_before=row.started_before or any(isinstance(step, Begin) for step in taken),
-            suspect=not isinstance(last, End) and (row.suspect or (ends and last.suspect)),
+            started_at=row.started_at or (NOW if any(isinstance(step, Begin) for step in taken) else None),
+            lost_at=None if isinstance(last, End) else row.lost_at or (NOW if ends and last.suspect else None),
             lost_attempts=row.lost_attempts + (ends and last.counted),
-            losses=last.losses if ends and last.losses is not None else row.losses,
+            losses=stored(last.losses) if ends and last.losses is not None else row.losses,
         )
     return after
 
@@ -157,6 +170,10 @@ def rows_after(runs, made):
 def attempts_after(attempts, made):
     """The attempts' rows as an outcome leaves them."""
     return {
-        id: replace(row, live=row.live and id not in made.attempts, began=row.began or id in made.began)
+        id: replace(
+            row,
+            state="ended" if id in made.attempts else row.state,
+            began_at=row.began_at or (NOW if id in made.began else None),
+        )
         for id, row in attempts.items()
     }

@@ -3,12 +3,15 @@ the end of a backfill.
 """
 
 import itertools
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.rows import a_run
 
+from retrofill_core.store.claims import Waiting
 from run_starter.claims.batches import batch_limit, batches, how_many
 
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
@@ -16,13 +19,7 @@ DAY = datetime(2024, 1, 1, tzinfo=UTC)
 
 def row(day, position, days=1):
     start = DAY + timedelta(days=day)
-    return {
-        "interval_start": start,
-        "interval_end": start + timedelta(days=days),
-        "position": position,
-        "range_limit": None,
-        "lost_at": None,
-    }
+    return a_run(position=position, interval_start=start, interval_end=start + timedelta(days=days))
 
 
 def in_order(days, *, backwards=False):
@@ -31,7 +28,7 @@ def in_order(days, *, backwards=False):
 
 
 def days_of(made):
-    return [[(each["interval_start"] - DAY).days for each in batch] for batch in made]
+    return [[(each.interval_start - DAY).days for each in batch] for batch in made]
 
 
 # which runs
@@ -68,7 +65,7 @@ def test_a_run_that_is_not_waiting_is_a_gap(backwards):
 def test_intervals_of_different_lengths_follow_one_another():
     months = [row(0, 0, days=31), row(31, 1, days=29), row(60, 2, days=31)]
     assert len(batches(months, 9, 9)) == 1
-    assert len(batches([{**each, "position": 2 - n} for n, each in enumerate(months)][::-1], 9, 9)) == 1
+    assert len(batches([replace(each, position=2 - n) for n, each in enumerate(months)][::-1], 9, 9)) == 1
 
 
 def test_runs_that_start_one_after_the_other_without_adjacent_intervals_are_no_batch():
@@ -81,8 +78,8 @@ def test_adjacent_intervals_that_do_not_start_one_after_the_other_are_no_batch()
 
 
 def adjacent(one, other):
-    touch = one["interval_end"] == other["interval_start"] or one["interval_start"] == other["interval_end"]
-    return touch and other["position"] == one["position"] + 1
+    touch = one.interval_end == other.interval_start or one.interval_start == other.interval_end
+    return touch and other.position == one.position + 1
 
 
 @given(
@@ -93,7 +90,7 @@ def adjacent(one, other):
     most=st.integers(1, 8),
 )
 def test_batches_are_the_next_runs_within_the_limits_and_as_large_as_possible(days, started, backwards, limit, most):
-    runs = [each for each in in_order(days, backwards=backwards) if each["position"] not in started]
+    runs = [each for each in in_order(days, backwards=backwards) if each.position not in started]
     made = batches(runs, limit, most)
     chosen = [each for batch in made for each in batch]
     assert chosen == runs[: len(chosen)]
@@ -131,12 +128,12 @@ def test_batches_get_smaller_towards_the_end(batch_size, queued, parallel, limit
 
 
 def test_how_many_wait_is_known_without_reading_them_all():
-    waiting = [{**each, "last_queued": 29} for each in in_order(range(30))]
-    assert how_many([], 5) == 0
-    assert how_many(waiting[:4], 5) == 4
-    assert how_many(waiting[:5], 5) == 30
+    waiting = in_order(range(30))
+    assert how_many(Waiting([], 0), 5) == 0
+    assert how_many(Waiting(waiting[:4], 29), 5) == 4
+    assert how_many(Waiting(waiting[:5], 29), 5) == 30
     # The first one ended meanwhile, and so did some between.
-    assert how_many([waiting[3], waiting[7]], 2) == 27
+    assert how_many(Waiting([waiting[3], waiting[7]], 29), 2) == 27
 
 
 @given(batch_size=st.integers(1, 50), runs=st.integers(1, 500), parallel=st.integers(1, 20))

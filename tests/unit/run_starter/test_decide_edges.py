@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.rows import NOW
 from tests.unit.run_starter.reported import (
     attempt,
     attempts_after,
@@ -57,7 +58,7 @@ def situations(draw):
         if state in LIVE and (of is None or not attempts[of].live):
             state = R.QUEUED
         if state in (R.RUNNING, R.PUBLISHING):
-            attempts[of] = replace(attempts[of], began=True)
+            attempts[of] = replace(attempts[of], began_at=NOW)
         number = draw(st.integers(0 if state in (R.QUEUED, R.STARTING, R.CANCELLED) else 1, 3))
         # The present one is not lost; publishers may be lost without another begin.
         lost = draw(st.integers(0, number - (state == R.RUNNING) + 2 * (state in (R.PUBLISHING, R.STAGED))))
@@ -99,13 +100,13 @@ def test_no_batch_ever_leaves_the_tables_of_edges(situation, reports):
         assert all(RUN.allows(a, b) for a, b in itertools.pairwise(states)), states
         assert attempts[runs[id].attempt_id].live, "another attempt's report must not change it"
         starts = [step for step in taken if isinstance(step, Begin)]
-        assert [step.first for step in starts] == [not runs[id].started_before] * len(starts)
+        assert [step.first for step in starts] == [runs[id].started_at is None] * len(starts)
     after, later = rows_after(runs, made), attempts_after(attempts, made)
     for id, row in after.items():
         if row.state in LIVE:
             assert later[row.attempt_id].live, f"run {id} is {row.state}, and its attempt is over"
         if row.state in (R.RUNNING, R.PUBLISHING):
-            assert later[row.attempt_id].began
+            assert later[row.attempt_id].began_at
         if row.state == R.QUEUED and row.lost_attempts > runs[id].lost_attempts:
             assert row.lost_attempts < 3, "after that loss, it must not go on"
         if row.state == R.QUEUED:
@@ -167,9 +168,9 @@ def test_silent_attempts_end_with_their_runs_and_at_most_one_run_of_each_may_hav
         assert (row == runs[id], row.state in LIVE) == (not lost, runs[id].state in LIVE and not lost)
         executed = lost and not {R.RUNNING, R.PUBLISHING}.isdisjoint(states)
         counts = executed and not attempts[runs[id].attempt_id].cancelled
-        assert row.lost_attempts == runs[id].lost_attempts + (counts and runs[id].suspect)
+        assert row.lost_attempts == runs[id].lost_attempts + (counts and runs[id].lost_at is not None)
         if row.state in (R.QUEUED, R.STAGED):
-            assert row.suspect == (counts or runs[id].suspect)
+            assert (row.lost_at is not None) == (counts or runs[id].lost_at is not None)
     begun = Counter(runs[id].attempt_id for id, _ in made.steps(Begin))
     waiting = {row.attempt_id for row in runs.values() if row.state == R.STARTING} & set(silent)
     assert begun == Counter(waiting)

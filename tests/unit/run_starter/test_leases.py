@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tests.support.rows import an_attempt
 
 from run_starter.reports.leases import _first
 
@@ -13,5 +12,5 @@ from run_starter.reports.leases import _first
     ("runs", "together"), [([1] * 3000, 2500), ([2500, 1], 1), ([2000, 400, 200, 1], 2), ([4000, 1], 1), ([], 0)]
 )
 def test_a_transaction_ends_as_many_runs_as_one_range_has(runs: list[int], together: int) -> None:
-    found: Any = {id: {"id": id, "runs": count} for id, count in enumerate(runs)}
-    assert [row["id"] for row in _first(found)] == list(range(together))
+    found = {id: an_attempt(id=id, runs=count) for id, count in enumerate(runs)}
+    assert [row.id for row in _first(found)] == list(range(together))

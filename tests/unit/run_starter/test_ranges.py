@@ -2,9 +2,12 @@
 the intervals that fail.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.rows import NOW, a_run
 from tests.unit.run_starter.reported import ERROR, attempt, began, ended, fold, fold_of, over, run, staged
 
 from retrofill.states.attempt import LAST_RANGE, AttemptMode, AttemptOutcome
@@ -88,10 +91,7 @@ def test_the_runs_of_a_range_are_staged_and_end_one_by_one():
 
 
 def rows(limits):
-    return [
-        {"position": n, "interval_start": n, "interval_end": n + 1, "range_limit": limit, "lost_at": None}
-        for n, limit in enumerate(limits)
-    ]
+    return [a_run(position=n, range_limit=limit) for n, limit in enumerate(limits)]
 
 
 @pytest.mark.parametrize(
@@ -112,16 +112,19 @@ def test_a_range_obeys_the_smallest_limit_of_its_runs(limits, sizes):
 
 def suspects(attempts):
     """Adjacent suspects that each were last part of one of these attempts."""
-    return [row | {"lost_at": 1, "attempt_id": attempt} for row, attempt in zip(rows([2] * 9), attempts, strict=False)]
+    return [a_run(position=n, range_limit=2, lost_at=NOW, attempt_id=attempt) for n, attempt in enumerate(attempts)]
 
 
 def test_suspects_that_were_lost_with_a_batch_are_alone():
     """The run under way, and the next one, which may have begun unheard."""
-    assert [len(batch) for batch in batches([row | {"range_limit": None} for row in suspects([1, 1])], 9, 9)] == [1, 1]
+    assert [len(batch) for batch in batches([replace(row, range_limit=None) for row in suspects([1, 1])], 9, 9)] == [
+        1,
+        1,
+    ]
 
 
 def test_suspects_that_may_be_part_of_no_range_are_alone():
-    assert [len(batch) for batch in batches([row | {"range_limit": 1} for row in suspects([1, 1])], 9, 9)] == [1, 1]
+    assert [len(batch) for batch in batches([replace(row, range_limit=1) for row in suspects([1, 1])], 9, 9)] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -147,17 +150,17 @@ def test_the_intervals_that_fail_are_found_with_few_attempts(count, bad, drivers
         (batch,) = batches(waiting, batch_limit(1000, len(waiting), drivers, "range"), 1)
         attempts += 1
         waiting = [row for row in waiting if row not in batch]
-        if not any(row["position"] in bad for row in batch):
+        if not any(row.position in bad for row in batch):
             continue
         if mode_of("range", batch) == RANGE:
             size = len(batch) // 2 if len(batch) > LAST_RANGE else 1
-            again = [{**row, "range_limit": size} for row in batch]
+            again = [replace(row, range_limit=size) for row in batch]
         else:
             # The attempt ends with the run that failed.
-            first = next(n for n, row in enumerate(batch) if row["position"] in bad)
-            failed.add(batch[first]["position"])
+            first = next(n for n, row in enumerate(batch) if row.position in bad)
+            failed.add(batch[first].position)
             again = batch[first + 1 :]
-        waiting = sorted([*waiting, *again], key=lambda row: row["position"])
+        waiting = sorted([*waiting, *again], key=lambda row: row.position)
     assert failed == bad
     depth = count.bit_length()
     # Without a bad one, as many as there are drivers, and a few for what is left over.

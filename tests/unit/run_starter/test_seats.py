@@ -16,6 +16,7 @@ from retrofill.states.attempt import AttemptMode, AttemptOutcome
 from retrofill_core.contract.runs import AttemptEnded
 from retrofill_core.domain.run import RunState as R
 from retrofill_core.settings import Settings
+from retrofill_core.store.hosts import Mine
 from run_starter.executors import Condition
 from run_starter.host import seats
 from run_starter.host.hosting import DriverHost
@@ -25,8 +26,8 @@ from run_starter.reports.leases import UNHEARD
 from run_starter.reports.steps import AttemptEnd, AwaitPublisher, Requeue
 
 
-def row(no: int, attempt_id: int | None = None, *, warm: bool = False) -> Any:
-    return {"no": no, "attempt_id": attempt_id, "warm": warm}
+def row(no: int, attempt_id: int | None = None, *, warm: bool = False) -> Mine:
+    return Mine(1, no, warm, attempt_id, None, None, None, None)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=6), st.integers(0, 8))
@@ -35,10 +36,10 @@ def test_as_many_free_seats_are_warm_as_processes_are_left_over(
 ) -> None:
     rows = [row(no, no if busy else None, warm=warm) for no, (busy, warm) in enumerate(given_seats)]
     changes = warmed(rows, room)
-    busy = [each["no"] for each in rows if each["attempt_id"] is not None]
+    busy = [each.no for each in rows if each.attempt_id is not None]
     assert not set(busy) & changes.keys()
-    assert all(changes[no] != rows[no]["warm"] for no in changes)
-    warm = sum(changes.get(each["no"], each["warm"]) for each in rows if each["no"] not in busy)
+    assert all(changes[no] != rows[no].warm for no in changes)
+    warm = sum(changes.get(each.no, each.warm) for each in rows if each.no not in busy)
     assert warm == min(len(rows) - len(busy), max(0, room - len(busy)))
     # None is made cold while another is made warm.
     assert len(set(changes.values())) <= 1

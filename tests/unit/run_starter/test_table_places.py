@@ -19,8 +19,9 @@ TABLE = TableOutput("lake.db.t", "lake.db.s", "day", "date", "delta", identity="
 
 @pytest.mark.parametrize("mode", [AttemptMode.EACH, AttemptMode.RANGE])
 def test_it_fails_when_its_output_would_be_accepted_and_the_others_go_on(mode: AttemptMode) -> None:
-    runs = [run(refused=ERROR), run(id=8)]
-    made = fold([staged(), staged(8), ended("succeeded"), ended("succeeded", 8)], runs, [attempt(mode=mode, runs=2)])
+    runs = [run(), run(id=8)]
+    reports = [staged(), staged(8), ended("succeeded"), ended("succeeded", 8)]
+    made = fold(reports, runs, [attempt(mode=mode, runs=2)], refused={7: ERROR})
     assert steps(made) == [End(RunState.FAILED, ERROR)]
     assert [type(step) for step in made.runs[8]] == [Accept, End]
     assert [why for _, why in made.ignored] == ["the run is failed"]
@@ -28,12 +29,12 @@ def test_it_fails_when_its_output_would_be_accepted_and_the_others_go_on(mode: A
 
 
 def test_it_fails_too_if_its_beginning_is_reported_with_it() -> None:
-    made = fold([staged()], [run(RunState.STARTING, refused=ERROR)])
+    made = fold([staged()], [run(RunState.STARTING)], refused={7: ERROR})
     assert [type(step) for step in steps(made)] == [Begin, End]
 
 
 def test_what_was_accepted_before_stays() -> None:
-    assert steps(fold([staged()], [run(RunState.PUBLISHING, refused=ERROR)])) == []
+    assert steps(fold([staged()], [run(RunState.PUBLISHING)], refused={7: ERROR})) == []
 
 
 def test_only_tables_that_are_known_belong_to_somebody() -> None:

@@ -68,7 +68,7 @@ def test_a_range_is_split_and_no_loss(how):
 
 @pytest.mark.parametrize("by", [{"cancel": True}, {}])
 def test_a_cancel_goes_first(by):
-    made = fold([over("lost", error=ERROR)], [run(timed_out=LATE, cancelled=not by)], [ending(**by)])
+    made = fold([over("lost", error=ERROR)], [run(timed_out=LATE)], [ending(**by)], cancelled=() if by else {7})
     assert [step.state for step in made.runs[7]] == [R.CANCELLED]
 
 

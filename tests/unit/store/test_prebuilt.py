@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy.exc import DBAPIError, NoResultFound
 from tests.support.definitions import alert
+from tests.support.rows import a_run
 from tests.support.sessions import MemoryStore, rollback
 
 from retrofill_core.bus.faults import Fenced, Poison
@@ -47,15 +48,7 @@ KIND = digests.Kind("p", "a", "t", 5.0)
 NEW = attempts.NewAttempt("b", 1, "each", 0, 1, 1, 1, {}, "h", 1, 1)
 ALERT = DeadlineAlert.model_validate(alert("x", "RUN_QUEUED_AT", 1, callback="page"))
 SUBJECTS = [rows.Subject(None, Arming(NOW, DeadlineState.ARMED))]
-CALL = {"deadline_id": 1, "name": "f", "kind": "function", "options": {}, "kwargs": {}, "event": {}, "pipeline": "p"}
-LISTED = CALL | {
-    "shard": 0,
-    "backfill_id": "b",
-    "occasion": "run_failed",
-    "place": 0,
-    "collects": True,
-    "next_try_at": NOW,
-}
+CALL = callbacks.NewCallback(1, 0, "f", "function", {}, {}, {}, "p", NOW)
 OUT = outbox.Outgoing("t", b"k", b"v", ())
 # Each works on a database without rows.
 HOT = {
@@ -72,8 +65,8 @@ HOT = {
     "run moved": lambda conn: runs.move(conn, "running", [{"id": 1, "attempt_id": 1}], {"started_at": IfNull(NOW)}),
     "to publish": lambda conn: runs.backfills_to_publish(conn, 0),
     "attempts inserted": lambda conn: attempts.insert_all(conn, [NEW], [1], NOW, 1.0),
-    "earlier attempts": lambda conn: launches.earlier(conn, [("b", [{"position": 0}])]),
-    "unpublished attempts": lambda conn: launches.unpublished(conn, [("b", [{"position": 0}])]),
+    "earlier attempts": lambda conn: launches.earlier(conn, [("b", [a_run()])]),
+    "unpublished attempts": lambda conn: launches.unpublished(conn, [("b", [a_run()])]),
     "launch": lambda conn: launches.given(conn, 1),
     "accepted runs": lambda conn: launches.accepted_of(conn, [1]),
     "free seats": lambda conn: hosts.lock_free(conn, [1], 0, "default", ["pool"], 1),
@@ -104,7 +97,7 @@ HOT = {
     "accepted": lambda conn: attempts.accepted(conn, 1, [1]),
     "hosted attempts": lambda conn: attempts.to_be_ended(conn, [1]),
     "tasks created": lambda conn: task_runs.create(conn, []),
-    "tasks": lambda conn: task_runs.find(conn, [(1, 1)]),
+    "tasks": lambda conn: task_runs.states(conn, [(1, 1)]),
     "open tasks": lambda conn: task_runs.cancel_open(conn, [(1, 1)], NOW),
     "pipelines locked": lambda conn: claims.lock_pipelines(conn, [1]),
     "slots": lambda conn: claims.taken_slots(conn, [1]),
@@ -150,13 +143,12 @@ HOT = {
     "deadlines of a backfill": lambda conn: deadlines.open_of_backfill(conn, "b"),
     "deadline ended": lambda conn: deadlines.end(conn, "missed", [{"id": 1}], NOW),
     "deadline recovered": lambda conn: deadlines.recover(conn, {1: NOW}),
-    "callbacks created": lambda conn: callbacks.insert_all(conn, 0, [CALL]),
+    "callbacks created": lambda conn: callbacks.insert_all(conn, [CALL]),
     "digest": lambda conn: digests.join(conn, KIND, 1, 0),
     "digests due": lambda conn: digests.lock_due(conn, 0),
     "digest closed": lambda conn: digests.close(conn, 1, NOW),
     "digests held": lambda conn: digests.hold_open(conn, [1]),
     "ids of callbacks": lambda conn: listed.next_ids(conn, 2),
-    "listed callbacks created": lambda conn: listed.insert_all(conn, [LISTED]),
     "callbacks that collect": lambda conn: listed.collecting(conn, [("b", 0)]),
     "failed runs added": lambda conn: listed.add_runs(conn, [(1, 0, 1)]),
     "failed runs of a callback": lambda conn: listed.failed_runs(conn, 1, 10),

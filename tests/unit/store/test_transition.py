@@ -1,7 +1,6 @@
 """A transition's statement depends on its structure alone; every value is a parameter."""
 
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import func, null, text
@@ -24,8 +23,7 @@ class Connection:
 
     def execute(self, statement, parameters):
         self.executed.append((statement, parameters))
-        rows = [{"id": id} for id in parameters.get("given_id", ())]
-        return SimpleNamespace(mappings=lambda: SimpleNamespace(all=lambda: rows))
+        return [(id,) for id in parameters.get("given_id", ())]
 
 
 def sent(to="running", rows=(ROW,), values=None, **more):

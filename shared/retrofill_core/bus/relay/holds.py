@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import RowMapping
+from retrofill_core.store.outbox import Stored
 
 FIRST_SECONDS = 5.0
 MAX_SECONDS = 60.0
@@ -22,7 +22,7 @@ class Held:
     reason: str
     seconds: float
     until: float
-    rows: Sequence[RowMapping] = ()
+    rows: Sequence[Stored] = ()
 
 
 class Holds:
@@ -31,7 +31,7 @@ class Holds:
     def __init__(self) -> None:
         self._held: Mapping[str, Held] = {}
 
-    def hold(self, topic: str, reason: str, rows: Sequence[RowMapping] = ()) -> None:
+    def hold(self, topic: str, reason: str, rows: Sequence[Stored] = ()) -> None:
         """Pause ``topic``, twice as long each time, up to ``MAX_SECONDS``."""
         before = self._held.get(topic)
         seconds = FIRST_SECONDS if before is None else min(2 * before.seconds, MAX_SECONDS)

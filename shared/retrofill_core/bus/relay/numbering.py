@@ -11,7 +11,6 @@ from sqlalchemy import (
     Connection,
     Delete,
     Engine,
-    RowMapping,
     Select,
     Update,
     bindparam,
@@ -34,7 +33,8 @@ from retrofill_core.bus.went_back import contradiction
 from retrofill_core.contract.topics import TRANSACTIONAL_IDS, Service, Topic
 from retrofill_core.store.arrays import one_of
 from retrofill_core.store.history import PostgresWentBack
-from retrofill_core.store.outbox import Outgoing, insert_rows, take, unpack_headers
+from retrofill_core.store.outbox import Outgoing, Stored, insert_rows, take, unpack_headers
+from retrofill_core.store.rows import columns_of
 from retrofill_core.store.tables import SERVICE_TABLES, ServiceTables
 
 log = get_log(__name__)
@@ -50,7 +50,15 @@ class Batch:
     """The batch that is numbered and not known to be published."""
 
     number: int
-    rows: Sequence[RowMapping]
+    rows: Sequence[Stored]
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last numbered batch, and the rows of it that are not known to be published."""
+
+    batch: int
+    ids: list[int]
 
 
 class Numbering:
@@ -93,24 +101,24 @@ class Numbering:
         Raises ``PostgresWentBack`` where Kafka is ahead of Postgres.
         """
         with self._engine.begin() as conn:
-            state = self._assert_epoch(conn)
+            last = self._assert_epoch(conn)
             marks = Marks(cursor, taken=self.epoch)
-            if (reason := contradiction(self._service, marks, batch=state["batch"], epoch=self.epoch)) is not None:
+            if (reason := contradiction(self._service, marks, batch=last.batch, epoch=self.epoch)) is not None:
                 raise PostgresWentBack(reason)
-            if state["batch"] == cursor:
+            if last.batch == cursor:
                 self._refused = None
-                self._delete(conn, state["batch_ids"])
-                return self._number(conn, state, last=cursor)
-            return self._decided(conn, state)
+                self._delete(conn, last.ids)
+                return self._number(conn, last)
+            return self._decided(conn, last)
 
     def next(self, published: Batch | None) -> Batch | None:
         """Delete the published batch and number the next, in one transaction."""
         with self._engine.begin() as conn:
-            state = self._assert_epoch(conn)
+            last = self._assert_epoch(conn)
             if published is not None:
-                self._delete(conn, state["batch_ids"])
+                self._delete(conn, last.ids)
                 crash_point("relay:before-deletion-commit")
-            return self._number(conn, state, last=state["batch"])
+            return self._number(conn, last)
 
     def published(self) -> None:
         """A batch went through: allow larger ones again."""
@@ -118,24 +126,24 @@ class Numbering:
 
     def refused(self, batch: Batch, decision: Decision) -> None:
         """Remember ``decision`` for ``recover``."""
-        self._refused = (batch.number, [row["id"] for row in batch.rows], decision)
+        self._refused = (batch.number, [row.id for row in batch.rows], decision)
 
-    def _decided(self, conn: Connection, state: RowMapping) -> Batch | None:
+    def _decided(self, conn: Connection, last: Last) -> Batch | None:
         """The unpublished batch to send again, with fewer rows where it was refused.
 
         It keeps its number: nobody has published, or can publish, another batch of this number.
         """
         number, refused, decision = self._refused or (0, [], Wait())
         self._refused = None
-        ids = list(state["batch_ids"])
+        ids = last.ids
         # Another relay may have changed the batch of this number in the meantime.
-        if (number, refused) == (state["batch"], ids):
+        if (number, refused) == (last.batch, ids):
             ids = self._kept(conn, ids, decision)
-        if ids != list(state["batch_ids"]):
+        if ids != last.ids:
             self._update(conn, batch_ids=ids)
             if not ids:
-                return self._number(conn, state, last=state["batch"])
-        return Batch(state["batch"], self._rows(conn, ids))
+                return self._number(conn, last)
+        return Batch(last.batch, self._rows(conn, ids))
 
     def _kept(self, conn: Connection, ids: list[int], decision: Decision) -> list[int]:
         """The rows of a refused batch that stay in it."""
@@ -144,11 +152,11 @@ class Numbering:
                 self._limit = rows
                 return ids[:rows]
             case Hold(topics):
-                return [row["id"] for row in self._rows(conn, ids) if row["topic"] not in topics]
+                return [row.id for row in self._rows(conn, ids) if row.topic not in topics]
             case Stuck(topics):
                 # It may only have been slow: then fewer rows get through.
                 self._limit = max(1, len(ids) // 2)
-                return [row["id"] for row in self._rows(conn, ids) if row["topic"] not in topics]
+                return [row.id for row in self._rows(conn, ids) if row.topic not in topics]
             case SetAside(id, reason):
                 crash_point("relay:setting-aside")
                 set_aside(conn, self._service, self._own, id, reason)
@@ -156,19 +164,20 @@ class Numbering:
             case _:
                 return ids
 
-    def _assert_epoch(self, conn: Connection) -> RowMapping:
+    def _assert_epoch(self, conn: Connection) -> Last:
         """First statement: a predecessor must not number rows that a later cursor skips."""
-        state = conn.execute(_state(self._own), {"epoch": self.epoch}).mappings().first()
-        if state is None:
+        last = conn.execute(_last(self._own), {"epoch": self.epoch}).first()
+        if last is None:
             raise self._fenced()
-        return state
+        return Last(*last)
 
-    def _number(self, conn: Connection, state: RowMapping, *, last: int) -> Batch | None:
+    def _number(self, conn: Connection, last: Last) -> Batch | None:
         rows = self._rows(conn, take(conn, self._own, self._limit, BATCH_BYTES, self._holds.waiting()))
-        if not rows and not state["batch_ids"] and last == state["batch"]:
+        if not rows and not last.ids:
             return None
-        self._update(conn, batch=last + 1 if rows else last, batch_ids=[row["id"] for row in rows])
-        return Batch(last + 1, rows) if rows else None
+        number = last.batch + 1 if rows else last.batch
+        self._update(conn, batch=number, batch_ids=[row.id for row in rows])
+        return Batch(number, rows) if rows else None
 
     def _update(self, conn: Connection, **values: int | list[int]) -> None:
         parameters = {"our_epoch": self.epoch, **{f"new_{name}": value for name, value in values.items()}}
@@ -182,12 +191,12 @@ class Numbering:
         if ids:
             conn.execute(_delete(self._own), {"ids": ids})
 
-    def _rows(self, conn: Connection, ids: Sequence[int]) -> Sequence[RowMapping]:
-        return conn.execute(_rows(self._own), {"ids": ids}).mappings().all() if ids else []
+    def _rows(self, conn: Connection, ids: Sequence[int]) -> list[Stored]:
+        return [Stored(*row) for row in conn.execute(_rows(self._own), {"ids": ids})] if ids else []
 
 
 @cache
-def _state(own: ServiceTables) -> Select[int, list[int]]:
+def _last(own: ServiceTables) -> Select[int, list[int]]:
     c = own.relay.c
     return select(c.batch, c.batch_ids).where(c.epoch == bindparam("epoch")).with_for_update(key_share=True)
 
@@ -205,7 +214,8 @@ def _delete(own: ServiceTables) -> Delete:
 
 @cache
 def _rows(own: ServiceTables) -> Select[Any]:
-    return select(own.outbox).where(one_of(own.outbox.c.id, "ids")).order_by(own.outbox.c.id)
+    columns = columns_of(Stored, own.outbox)
+    return select(*columns).where(one_of(own.outbox.c.id, "ids")).order_by(own.outbox.c.id)
 
 
 def set_aside(conn: Connection, service: Service, own: ServiceTables, id: int, reason: str) -> None:
@@ -214,28 +224,26 @@ def set_aside(conn: Connection, service: Service, own: ServiceTables, id: int, r
     A refused dead letter is moved to ``<service>_outbox_refused``: it cannot be published anywhere.
     """
     box = own.outbox
-    row = conn.execute(select(box).where(box.c.id == id)).mappings().one()
+    (row,) = [Stored(*row) for row in conn.execute(_rows(own), {"ids": [id]})]
     why = f"Kafka refuses outbox row {id}: {reason}"
-    if row["topic"] == Topic.DEAD_LETTERS:
+    if row.topic == Topic.DEAD_LETTERS:
         names = [column.name for column in box.columns]
         kept = select(*box.columns, literal(why)).where(box.c.id == id)
         conn.execute(insert(own.refused).from_select([*names, "reason"], kept))
     else:
         insert_rows(conn, own, [dead_letter_of(_message(row), why, service.name)])
-        metrics.DEAD_LETTERS.labels(row["topic"]).inc()
+        metrics.DEAD_LETTERS.labels(row.topic).inc()
     conn.execute(delete(box).where(box.c.id == id))
     log.error(
         "event_refused",
         outbox_row=id,
-        topic=row["topic"],
-        key=(row["key"] or b"").decode("utf-8", "replace"),
+        topic=row.topic,
+        key=(row.key or b"").decode("utf-8", "replace"),
         reason=reason,
-        kept_in=own.refused.name if row["topic"] == Topic.DEAD_LETTERS else str(Topic.DEAD_LETTERS),
+        kept_in=own.refused.name if row.topic == Topic.DEAD_LETTERS else str(Topic.DEAD_LETTERS),
     )
 
 
-def _message(row: RowMapping) -> Outgoing:
-    headers = tuple(
-        (name, raw.encode() if isinstance(raw, str) else raw) for name, raw in unpack_headers(row["headers"])
-    )
-    return Outgoing(row["topic"], row["key"], row["value"], headers)
+def _message(row: Stored) -> Outgoing:
+    headers = tuple((name, raw.encode() if isinstance(raw, str) else raw) for name, raw in unpack_headers(row.headers))
+    return Outgoing(row.topic, row.key, row.value, headers)

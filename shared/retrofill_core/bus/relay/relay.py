@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from sqlalchemy import Engine, RowMapping
+from sqlalchemy import Engine
 
 from retrofill.errors import kind_and_line
 from retrofill.log import get_log
@@ -38,6 +38,7 @@ from retrofill_core.bus.relay.sending import Sending
 from retrofill_core.contract.topics import Service
 from retrofill_core.settings import Settings
 from retrofill_core.store.history import PostgresWentBack
+from retrofill_core.store.outbox import Stored
 
 log = get_log(__name__)
 IDLE_POLL_SECONDS = 5.0
@@ -244,10 +245,10 @@ class Relay(threading.Thread):
         sending = self._sending(client)
         if sending.publish(batch.rows, lambda: (self._topic, CURSOR_KEY, str(batch.number).encode())):
             self._numbering.published()
-            self._holds.release(row["topic"] for row in batch.rows)
+            self._holds.release(row.topic for row in batch.rows)
             return True
-        rows = [(row["id"], row["topic"]) for row in batch.rows]
-        stuck = [row["id"] for row in sending.stuck]
+        rows = [(row.id, row.topic) for row in batch.rows]
+        stuck = [row.id for row in sending.stuck]
         decision = decide(rows, sending.refused, sending.overall, slow=sending.slow, stuck=stuck)
         reason = sending.reason()
         if isinstance(decision, Narrow) and sending.slow:
@@ -275,7 +276,7 @@ class Relay(threading.Thread):
             elif held.rows and not self._stores(topic, held.rows):
                 self._holds.hold(topic, held.reason, held.rows)
 
-    def _stores(self, topic: str, rows: Sequence[RowMapping]) -> bool:
+    def _stores(self, topic: str, rows: Sequence[Stored]) -> bool:
         """Whether ``topic`` stores ``rows``, by a trial that nobody sees. Each topic has its own id for that."""
         try:
             id = f"{self._service.relay_id(self._settings.topic_prefix)}-trial-{topic}"

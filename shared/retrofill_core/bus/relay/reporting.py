@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import RowMapping
-
 from retrofill.log import get_log
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.relay.holds import Holds
 from retrofill_core.bus.relay.numbering import Batch
 from retrofill_core.bus.relay.refusals import Decision, Hold, Narrow, Stuck
 from retrofill_core.bus.relay.sending import Sending
-from retrofill_core.store.outbox import unpack_headers
+from retrofill_core.store.outbox import Stored, unpack_headers
 
 log = get_log(__name__)
 
@@ -33,7 +31,7 @@ def report(decision: Decision, batch: Batch, sending: Sending, holds: Holds) -> 
                 )
         case Stuck(topics):
             for topic in sorted(topics):
-                _hold_stuck(topic, [row for row in sending.stuck if row["topic"] == topic], sending, holds)
+                _hold_stuck(topic, [row for row in sending.stuck if row.topic == topic], sending, holds)
         case Narrow(rows):
             metrics.RETRIES.labels("relay", "narrow").inc()
             log.info("batch_narrowed", batch=batch.number, rows=len(batch.rows), to=rows)
@@ -41,7 +39,7 @@ def report(decision: Decision, batch: Batch, sending: Sending, holds: Holds) -> 
             pass
 
 
-def _hold_stuck(topic: str, rows: list[RowMapping], sending: Sending, holds: Holds) -> None:
+def _hold_stuck(topic: str, rows: list[Stored], sending: Sending, holds: Holds) -> None:
     places = "; ".join(sending.place(row) for row in rows)
     holds.hold(topic, f"nothing stored since {stamp()}: {places}", rows)
     metrics.RETRIES.labels("relay", "topic").inc()
@@ -50,9 +48,9 @@ def _hold_stuck(topic: str, rows: list[RowMapping], sending: Sending, holds: Hol
             "topic_stuck",
             topic=sending.prefix + topic,
             partition=sending.partition_of(row),
-            outbox_row=row["id"],
-            type=_text(dict(unpack_headers(row["headers"])).get("ce_type")),
-            key=_text(row["key"]),
+            outbox_row=row.id,
+            type=_text(dict(unpack_headers(row.headers)).get("ce_type")),
+            key=_text(row.key),
             what_to_do="bring back the partition's leader, or as many replicas as the topic's min.insync.replicas; "
             "the topic's events wait in the outbox, other topics continue",
         )

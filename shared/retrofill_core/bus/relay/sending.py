@@ -9,13 +9,12 @@ from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from sqlalchemy import RowMapping
 
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.relay.cursor import CURSOR_PARTITION, KAFKA_SECONDS
 from retrofill_core.bus.relay.refusals import ROW_CODES, TOPIC_CODES, Refusal
 from retrofill_core.contract.partitioning import place_of
-from retrofill_core.store import outbox
+from retrofill_core.store.outbox import Stored, unpack_headers
 
 # After this long without a single delivery, the rest will not be delivered either.
 STALL_SECONDS = 10.0
@@ -39,11 +38,11 @@ class Sending:
     refused: dict[int, Refusal] = field(default_factory=dict)
     overall: Refusal | None = None
     slow: bool = False
-    stuck: list[RowMapping] = field(default_factory=list)
-    _waiting: dict[int, RowMapping] = field(default_factory=dict)
+    stuck: list[Stored] = field(default_factory=list)
+    _waiting: dict[int, Stored] = field(default_factory=dict)
     _cursor_stored: bool = False
 
-    def publish(self, rows: Sequence[RowMapping], cursor: Callable[[], tuple[str, bytes, bytes]]) -> bool:
+    def publish(self, rows: Sequence[Stored], cursor: Callable[[], tuple[str, bytes, bytes]]) -> bool:
         """Publish ``rows`` in order, and the cursor (topic, key, value), in one transaction.
 
         Returns whether it committed. If not, it may still commit until it is aborted or another
@@ -70,7 +69,7 @@ class Sending:
             return False
         return True
 
-    def stores(self, rows: Sequence[RowMapping]) -> bool:
+    def stores(self, rows: Sequence[Stored]) -> bool:
         """Whether Kafka stores ``rows``. They are sent in a transaction that is always aborted.
 
         An aborted transaction keeps its id busy until its partitions have stored its end, so the
@@ -109,41 +108,41 @@ class Sending:
         cause = self.overall or first
         return "" if cause is None else cause.text
 
-    def place(self, row: RowMapping) -> str:
+    def place(self, row: Stored) -> str:
         """Where ``row`` waits, as one phrase."""
-        topic = self.prefix + row["topic"]
-        return f"partition {self.partition_of(row)} of {topic} has not stored outbox row {row['id']}"
+        topic = self.prefix + row.topic
+        return f"partition {self.partition_of(row)} of {topic} has not stored outbox row {row.id}"
 
-    def partition_of(self, row: RowMapping) -> int:
+    def partition_of(self, row: Stored) -> int:
         """The partition of ``row``."""
-        return place_of(row["key"], self.partitions)
+        return place_of(row.key, self.partitions)
 
-    def _firsts(self) -> list[RowMapping]:
+    def _firsts(self) -> list[Stored]:
         """The first row of each partition that was not delivered."""
-        firsts: dict[tuple[str, int], RowMapping] = {}
+        firsts: dict[tuple[str, int], Stored] = {}
         for row in self._waiting.values():
-            firsts.setdefault((row["topic"], self.partition_of(row)), row)
+            firsts.setdefault((row.topic, self.partition_of(row)), row)
         return list(firsts.values())
 
-    def _produce_row(self, row: RowMapping) -> bool:
+    def _produce_row(self, row: Stored) -> bool:
         """Returns False where nothing more can be sent in this transaction."""
-        on_delivery = partial(self._delivery, row["id"])
+        on_delivery = partial(self._delivery, row.id)
         try:
-            headers = outbox.unpack_headers(row["headers"])
-            topic, partition = self.prefix + row["topic"], self.partition_of(row)
-            self._produce(topic, row["key"], row["value"], headers, partition, on_delivery)
+            headers = unpack_headers(row.headers)
+            topic, partition = self.prefix + row.topic, self.partition_of(row)
+            self._produce(topic, row.key, row.value, headers, partition, on_delivery)
         except KafkaException as e:
             refusal = _refusal(e.args[0])
             if refusal.code == KafkaError._STATE:
                 # The transaction has already failed; the delivery reports have the reason.
                 self.overall = self.overall or refusal
             else:
-                self.refused[row["id"]] = refusal
+                self.refused[row.id] = refusal
             return False
         except (ValueError, TypeError) as e:
-            self.refused[row["id"]] = Refusal(KafkaError._INVALID_ARG, f"cannot be sent: {e}")
+            self.refused[row.id] = Refusal(KafkaError._INVALID_ARG, f"cannot be sent: {e}")
             return False
-        self._waiting[row["id"]] = row
+        self._waiting[row.id] = row
         return True
 
     def _produce(

@@ -9,8 +9,7 @@ happen only then (``docs/decisions/deaths-are-counted-late.md``).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Engine, func, select, update
 
@@ -37,18 +36,15 @@ class Suspect:
 
 
 def find_suspect(
-    conn: Connection, service: Service, partition: int, offsets: Mapping[str, int], tried: Any
+    conn: Connection, service: Service, partition: int, offsets: Mapping[str, int], tried: Suspect
 ) -> Suspect | None:
-    """At a takeover: the unhandled message that the last owner was trying, its death counted.
-
-    ``tried``: the shard's row, with its ``trying_*`` columns.
-    """
-    if tried.trying_topic is None or offsets.get(tried.trying_topic, tried.trying_offset + 1) > tried.trying_offset:
+    """At a takeover: the message that the last owner was trying, its death counted, unless it was handled."""
+    if offsets.get(tried.topic, tried.offset + 1) > tried.offset:
         return None
     shard = SERVICE_TABLES[service.package].shard
-    deaths = tried.trying_deaths + 1
+    deaths = tried.deaths + 1
     conn.execute(update(shard).where(shard.c.partition == partition).values(trying_deaths=deaths))
-    return Suspect(tried.trying_topic, tried.trying_offset, deaths)
+    return replace(tried, deaths=deaths)
 
 
 def unmoved_offsets(conn: Connection, service: Service, partition: int, topics: Collection[str]) -> dict[str, int]:
