@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from sqlalchemy import Connection
 
 # Not among the exported names, but the documented way is two options of every command.
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
 
-from retrofill_tools.client.backfills import ids_like
-from retrofill_tools.client.connect import load_settings, reading
-from retrofill_tools.client.pipelines import applied_pipelines
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
-# The shell calls the command with this variable to ask what may follow.
+# The shell calls the command with this variable to ask what may follow, and with one of the others: what is typed.
 VARIABLE = "_RETROFILL_COMPLETE"
+TYPED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 CONNECT_SECONDS = 2
 MOST = 50
-# Makes the command answer the shell's questions.
-completion_init()
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many.")]
 TimeLimit = Annotated[
@@ -44,6 +42,15 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
+def words() -> list[str]:
+    """The words after ``retrofill``: of this call, or of the line that the shell asks about."""
+    if VARIABLE not in os.environ:
+        return sys.argv[1:]
+    # Makes the command answer the shell's questions.
+    completion_init()
+    return next((os.environ[name] for name in TYPED if name in os.environ), "").split()[1:]
+
+
 def completion(shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> None:
     """Print a script that completes commands, options, backfills and pipelines.
 
@@ -55,15 +62,21 @@ def completion(shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> N
 
 def backfill_ids(incomplete: str) -> list[str]:
     """Ids of backfills that begin like that, active and new ones first."""
+    from retrofill_tools.client.backfills import ids_like
+
     return _known(lambda conn: ids_like(conn, incomplete, MOST))
 
 
 def pipeline_names(incomplete: str) -> list[str]:
     """Names of applied pipelines that begin like that."""
+    from retrofill_tools.client.pipelines import applied_pipelines
+
     return _known(lambda conn: [each.name for each in applied_pipelines(conn) if each.name.startswith(incomplete)])
 
 
 def _known(read: Callable[[Connection], list[str]]) -> list[str]:
+    from retrofill_tools.client.connect import load_settings, reading
+
     # A shell waits for the answer.
     os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_SECONDS))
     try:
