@@ -6,15 +6,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-import structlog
 from sqlalchemy import Connection, select
 
+from retrofill.log import get_log
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.takeover import TopicIds
 from retrofill_core.contract.topics import PLANNER, Topic
 from retrofill_core.store.tables import SERVICE_TABLES
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 # How often the log says that a request still waits.
 LOG_SECONDS = 5.0
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-import structlog
 from pydantic import ValidationError
 
 from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import BackfillEnded
 from retrofill_core.deadlines.calling import Listed, expanded, insert_listed
@@ -19,7 +19,7 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.domain.templates import in_zone
 from retrofill_core.store.rows import Planned
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 _OCCASIONS = {
     BackfillState.SUCCEEDED: Occasion.BACKFILL_SUCCEEDED,
     BackfillState.FAILED: Occasion.BACKFILL_FAILED,

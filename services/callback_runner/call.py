@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from tenacity import Retrying, retry_if_exception_type, wait_exponential
@@ -18,6 +17,7 @@ from callback_runner.kinds import Kinds
 from callback_runner.record import record
 from callback_runner.tries import Try
 from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import token_transaction
@@ -25,7 +25,7 @@ from retrofill_core.contract.topics import CALLBACK_RUNNER
 from retrofill_core.settings import Settings
 from retrofill_core.store import callbacks
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = LEASE_SECONDS / 3
 # After a stop, recording is retried this long while the database does not answer.

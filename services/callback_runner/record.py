@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import structlog
-
 from callback_runner.decide import Decision, GiveUp, Succeed, TryAgain
+from retrofill.log import get_log
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import CallbackFailed, CallbackReplayRequested, CallbackSucceeded
@@ -15,7 +14,7 @@ from retrofill_core.contract.topics import Topic
 from retrofill_core.store import callbacks
 from retrofill_core.store.callbacks import Claimed
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 _OUTCOMES = {Succeed: "succeeded", GiveUp: "failed", TryAgain: "to_be_repeated"}
 
 

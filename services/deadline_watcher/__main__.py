@@ -2,9 +2,12 @@
 
 import sys
 
-from deadline_watcher.handler import WatcherHandler
-from retrofill_core.bus.service import run_service
-from retrofill_core.contract.topics import WATCHER
+from retrofill_core.startup import importing
+
+with importing():
+    from deadline_watcher.handler import WatcherHandler
+    from retrofill_core.bus.service import run_service
+    from retrofill_core.contract.topics import WATCHER
 
 if __name__ == "__main__":
     sys.exit(run_service(WATCHER, WatcherHandler))

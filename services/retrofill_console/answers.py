@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import psycopg
-import structlog
 from confluent_kafka import KafkaException
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,15 +14,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from retrofill.errors import NotConfigured, NotThere, UserError, WrongUsage
+from retrofill.log import get_log
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.explain import explain
 from retrofill_core.settings import Settings
-from retrofill_tools.client.ask import NoAnswer
+from retrofill_tools.client.connect import explain_kafka, explain_postgres
 from retrofill_tools.client.documents import encoded
-from retrofill_tools.client.failures import explain_kafka, explain_postgres
+from retrofill_tools.client.kafka import NoAnswer
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 JSON = "application/json"
+Handler = Callable[[Request, Exception], Response]
+STATUS: dict[type[UserError], int] = {WrongUsage: 400, NotThere: 404, NoAnswer: 504, UserError: 409}
 
 
 class Refused(UserError):
@@ -42,9 +44,6 @@ def answer(document: Any, status: int = 200) -> Response:
 def failed(line: str, status: int, **more: Any) -> Response:
     """An error: one line, and what programs need of it."""
     return answer({"error": line, **more}, status)
-
-
-Handler = Callable[[Request, Exception], Response]
 
 
 def handlers(settings: Settings) -> Mapping[Any, Handler]:
@@ -80,9 +79,6 @@ def handlers(settings: Settings) -> Mapping[Any, Handler]:
         NotConfigured: lambda _, e: failed(str(e), 503),
         Exception: _unexpected,
     }
-
-
-STATUS: dict[type[UserError], int] = {WrongUsage: 400, NotThere: 404, NoAnswer: 504, UserError: 409}
 
 
 def _unexpected(request: Request, e: Exception) -> Response:

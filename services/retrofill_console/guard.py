@@ -26,6 +26,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+FOREIGN = "another site's page sent this; scripts send Origin: with the console's address, or Authorization: Bearer"
 
 
 class Guard:
@@ -65,9 +66,6 @@ class Guard:
         if viewer is not None and viewer.by_header:
             return None
         return None if _is_from_us(headers) else failed(FOREIGN, 403)
-
-
-FOREIGN = "another site's page sent this; scripts send Origin: with the console's address, or Authorization: Bearer"
 
 
 def _is_own_name(host: str) -> bool:

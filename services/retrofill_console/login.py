@@ -13,7 +13,7 @@ from typing import Literal
 
 from retrofill.errors import UserError
 from retrofill_core.settings import Settings
-from retrofill_tools.client.who import MAX_NAME, local_user
+from retrofill_tools.client.connect import MAX_NAME, local_user
 
 COOKIE = "retrofill_console"
 KEEP_SECONDS = 7 * 86_400

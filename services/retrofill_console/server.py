@@ -1,31 +1,83 @@
-"""Serves the console until it is stopped."""
+"""The server of the console, and its application: the API, the files of the pages, and who may see them."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
 
-import structlog
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from retrofill.errors import NotConfigured, UserError
+from retrofill.log import configure, get_log
 from retrofill.masking import configure_masking
-from retrofill_console.app import make_app
+from retrofill_console.answers import answer, handlers
+from retrofill_console.api.routes import routes
 from retrofill_console.console import Console, make_console
+from retrofill_console.guard import API, Guard
+from retrofill_console.live.reader import LiveReader
 from retrofill_console.login import Login
 from retrofill_core.contract.topics import CONSOLE
-from retrofill_core.logs import configure_logging
 from retrofill_core.ready import write_ready
 from retrofill_core.settings import Settings, WrongSetting, read_settings
 
-log = structlog.get_logger(__name__)
+STATIC = Path(__file__).parent / "static"
+log = get_log(__name__)
 # After this, open connections are cut.
 STOP_SECONDS = 3
+
+
+def make_app(console: Console, login: Login) -> Starlette:
+    """The application. It reads Kafka while it is served."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        reader = LiveReader(console.settings, console.hub, asyncio.get_running_loop())
+        reader.start()
+        try:
+            yield
+        finally:
+            reader.stop()
+            await asyncio.to_thread(reader.join)
+            console.engine.dispose()
+
+    return Starlette(
+        routes=[
+            *routes(console, login),
+            Route("/healthz", _alive, methods=["GET"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+            # Pages have addresses of their own, and one file.
+            Route("/{path:path}", _page, methods=["GET"]),
+        ],
+        middleware=[Middleware(Guard, login=login)],
+        exception_handlers=handlers(console.settings),
+        lifespan=lifespan,
+    )
+
+
+async def _alive(_: Request) -> Response:
+    """For probes. It asks no server: without one, the pages that say so must still be there."""
+    return answer({"console": "ok"})
+
+
+async def _page(request: Request) -> Response:
+    if request.url.path.startswith(API):
+        raise HTTPException(404, f"the API has no {request.url.path}: /api/openapi.json lists what it has")
+    return FileResponse(STATIC / "index.html")
 
 
 def main(arguments: list[str]) -> int:
@@ -46,7 +98,7 @@ def main(arguments: list[str]) -> int:
 
 def serve(settings: Settings, port: int) -> None:
     """Raises ``UserError`` if the port cannot be had, or if nobody would have to log in."""
-    configure_logging(settings.log_level)
+    configure(settings.log_level)
     configure_masking(settings.redact)
     # The server raises the signal that ended it once more, which by default is the process's death of it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

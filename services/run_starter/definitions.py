@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import structlog
 from pydantic import ValidationError
 from sqlalchemy import Connection, select
 
 from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill_core.bus.faults import Poison
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.store.arrays import one_of
 from retrofill_core.store.tables import backfill
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 KEPT = 1000
 _READ = select(backfill.c.definition, backfill.c.id, backfill.c.pipeline, backfill.c.review).where(
     one_of(backfill.c.id, "ids")

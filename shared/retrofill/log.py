@@ -1,7 +1,4 @@
-"""A driver's log: JSON lines on standard error, with the standard library only.
-
-The lines are those that the services write with structlog. Passwords and tokens in them are masked.
-"""
+"""The log of services and drivers: JSON lines on standard error, with passwords and tokens masked."""
 
 from __future__ import annotations
 
@@ -17,9 +14,10 @@ from typing import Any, Iterator, Mapping
 from retrofill.masking import masked_in
 
 _bound: ContextVar[Mapping[str, Any]] = ContextVar("retrofill_bound", default=MappingProxyType({}))
-_FIELDS = "retrofill_fields"
 # The logger of ``run.log``.
 TASKS = "retrofill.task"
+# Attribute of a record that has the fields of its line.
+FIELDS = "retrofill_fields"
 
 
 class Log:
@@ -53,8 +51,9 @@ class Log:
 
     def log(self, level: int, event: str, *args: Any, exc_info: Any = None, **fields: Any) -> None:
         """``exc_info``: as of the standard library's loggers."""
-        extra = {_FIELDS: {**_bound.get(), **self._fields, **fields}}
-        self._logger.log(level, event, *args, exc_info=exc_info, extra=extra)
+        if self._logger.isEnabledFor(level):
+            extra = {FIELDS: {**_bound.get(), **self._fields, **fields}}
+            self._logger.log(level, event, *args, exc_info=exc_info, extra=extra)
 
 
 def get_log(name: str) -> Log:
@@ -76,7 +75,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            **getattr(record, _FIELDS, {}),
+            **getattr(record, FIELDS, {}),
             "event": record.getMessage(),
             "level": record.levelname.lower(),
             "logger": record.name,

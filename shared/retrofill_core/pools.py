@@ -40,7 +40,7 @@ _OURS = "RETROFILL_"
 class Source(BaseModel):
     """Where the value of a variable comes from. It is masked in errors and logs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     file: Path | None = Field(None, description="A file with the value, without a trailing newline")
     variable: str | None = Field(None, description="A variable of the run-starter's environment")
@@ -55,7 +55,7 @@ class Source(BaseModel):
 class EnvironmentSource(BaseModel):
     """Where a packed environment is."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     address: StoreAddress = Field(
         description="A file: its path, or its fsspec address (s3://, gs://, abfs://, hdfs://…)"
@@ -73,7 +73,7 @@ def _check_env(env: dict[str, SecretStr | Source]) -> dict[str, SecretStr | Sour
 class Pool(BaseModel):
     """One pool. What is not set is as in the global settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     spark_remote: ConnectAddress | None = Field(None, repr=False)
     spark_ui: HttpAddress | None = None

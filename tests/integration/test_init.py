@@ -44,7 +44,7 @@ def test_init_refuses_what_differs_from_the_first_one(installation: Installation
 
 def test_init_refuses_a_postgres_that_is_too_old(installation: Installation) -> None:
     """None is at hand, so the oldest that it accepts is a later one."""
-    later = "from retrofill_tools.admin import database; database.OLDEST_POSTGRES = 99; "
+    later = "from retrofill_tools.admin import init; init.OLDEST_POSTGRES = 99; "
     done = init(installation.environment(), later)
     assert done.returncode == 1
     assert done.stderr == "retrofill: Postgres is version 18, but Retrofill needs 99 or newer\n"

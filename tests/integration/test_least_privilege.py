@@ -24,7 +24,7 @@ from retrofill_core.bus.clients import admin, producer, reader
 from retrofill_core.contract.topics import CONSOLE, OPERATOR, PLANNER, REQUESTER, SERVICES, WATCHER, Topic
 from retrofill_core.settings import Settings
 from retrofill_tools.admin import access
-from retrofill_tools.admin.users import create_users, exactly
+from retrofill_tools.admin.access import create_users, exactly
 
 pytestmark = pytest.mark.embedded
 SECONDS = 20.0

@@ -22,8 +22,7 @@ from retrofill.states.attempt import AttemptMode
 from retrofill_core.bus.clients import admin, producer, reader
 from retrofill_core.contract.topics import CLI_CLIENT, OPERATOR, RUN_STARTER, Topic
 from retrofill_core.settings import Settings
-from retrofill_tools.admin.access import table
-from retrofill_tools.admin.users import create_users
+from retrofill_tools.admin.access import create_users, table
 from retrofill_tools.stack.layout import Layout
 from run_starter.executors import LaunchRequest, RunToDo
 from run_starter.executors.local_pool import LocalPool

@@ -27,7 +27,7 @@ PYTHON = os.environ.get("RETROFILL_TEST_PYTHON") or sys.executable
 FLIGHTS = Path(__file__).parents[2] / "examples" / "flights"
 DAYS = ["2013-01-01", "2013-01-02"]
 # What the services need, of which a driver must not import anything.
-OURS = ("pydantic", "structlog", "confluent_kafka", "sqlalchemy")
+OURS = ("pydantic", "psycopg", "confluent_kafka", "sqlalchemy")
 CODE = f"""
 import json, platform, sys
 from pathlib import Path

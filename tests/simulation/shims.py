@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-import structlog
 from tenacity import Retrying
 
 from retrofill_core.bus import transaction
@@ -155,7 +154,9 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
 def exchanged(level: int = logging.CRITICAL) -> Iterator[None]:
     """Run the services' modules on the simulation set with ``running()``; they log from ``level``."""
     before: list[tuple[Any, str, Any]] = []
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level), cache_logger_on_first_use=False)
+    root = logging.getLogger()
+    level_before = root.level
+    root.setLevel(level)
     for module, names in _EXCHANGED.items():
         for name, instead in names.items():
             owner: Any = import_module(module)
@@ -173,7 +174,7 @@ def exchanged(level: int = logging.CRITICAL) -> Iterator[None]:
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
-        structlog.reset_defaults()
+        root.setLevel(level_before)
 
 
 _MISSING = object()

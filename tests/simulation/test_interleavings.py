@@ -10,8 +10,8 @@ from itertools import count
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
+from retrofill.log import FIELDS
 from retrofill_core.bus.relay.relay import Relay
 from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillRequested
 from retrofill_core.contract.partitioning import partition_of
@@ -390,9 +390,9 @@ def _hold_a_lock_in_one_shard_and_ask_in_another(world: World) -> None:
     assert world.database.rows("backfill")[0]["state"] == "cancelled"
 
 
-def test_a_request_that_waits_for_a_held_pipeline_is_named_in_the_log() -> None:
+def test_a_request_that_waits_for_a_held_pipeline_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """It is about an unknown pipeline, which may be the one of a message that waits for a locked row."""
-    with exchanged(logging.WARNING), closing(of_several_shards()) as world, capture_logs() as said:
+    with exchanged(logging.WARNING), closing(of_several_shards()) as world:
         shard = partition_of("p", world.partitions)
         asking = next(id for n in count() if partition_of(id := f"r{n}", world.partitions) != shard)
         world.start(PLANNER)
@@ -405,7 +405,7 @@ def test_a_request_that_waits_for_a_held_pipeline_is_named_in_the_log() -> None:
         world.publish(Topic.BACKFILL_REQUESTS, asking, BackfillRequested.model_validate(request))
 
         def waits() -> list[dict[str, Any]]:
-            return [entry for entry in said if entry["event"] == "request_waits_for_pipelines"]
+            return [vars(each)[FIELDS] for each in caplog.records if each.msg == "request_waits_for_pipelines"]
 
         run_until(world, lambda: bool(waits()))
         found = waits()[0]

@@ -18,7 +18,7 @@ from testcontainers.core.wait_strategies import ExecWaitStrategy, LogMessageWait
 from retrofill_core.contract.topics import SERVICES
 from retrofill_core.settings import Settings
 from retrofill_core.store.roles import READER
-from retrofill_tools.admin.database import prepare_database
+from retrofill_tools.admin.init import prepare_database
 from retrofill_tools.stack.ports import held_port
 from tests.support.installation import PARTITIONS
 from tests.support.servers import Servers

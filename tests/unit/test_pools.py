@@ -10,7 +10,7 @@ import pytest
 
 from retrofill_core.pools import Pool, pools_of, served, settings_of
 from retrofill_core.settings import Settings, WrongSetting, read_settings
-from retrofill_tools.cli.config import shown
+from retrofill_tools.cli.installation import shown
 
 SECRET = "hunter2-hunter2"
 TOML = f"""

@@ -15,7 +15,7 @@ from retrofill_core.bus.clients import security
 from retrofill_core.bus.service import run_service
 from retrofill_core.contract.topics import PLANNER
 from retrofill_core.settings import Settings, WrongSetting, read_settings
-from retrofill_tools.cli.config import shown
+from retrofill_tools.cli.installation import shown
 from retrofill_tools.cli.main import run
 from run_starter.executors import processes
 from run_starter.executors.command import told

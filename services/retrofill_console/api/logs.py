@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from sqlalchemy import RowMapping
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -14,12 +13,11 @@ from starlette.responses import Response, StreamingResponse
 from retrofill.attempt_logs.marks import Part
 from retrofill.errors import NotThere, UserError
 from retrofill.states.attempt import LIVE, AttemptMode
-from retrofill_console.api.parameters import number
+from retrofill_console.api.inputs import number
 from retrofill_console.console import Console
 from retrofill_console.live.events import STREAM, message
-from retrofill_tools.client import read_runs
-from retrofill_tools.client.attempt_log import NoLog, find_log
-from retrofill_tools.client.logs import Source, Tail
+from retrofill_tools.client.attempts import Attempt, NoLog, Source, Tail, find_attempt, find_log
+from retrofill_tools.client.runs import attempts_of, find_run
 
 POLL_SECONDS = 0.5
 # A message without lines: proxies cut streams that are silent.
@@ -35,24 +33,24 @@ async def log(console: Console, request: Request) -> Response:
     return StreamingResponse(_Follower(console, *found, follow).events(), media_type=STREAM)
 
 
-def _find(console: Console, run_id: int, attempt_id: int | None) -> tuple[RowMapping, int | None]:
+def _find(console: Console, run_id: int, attempt_id: int | None) -> tuple[Attempt, int | None]:
     """The attempt, and the run if it has a part of its own. Raises ``NotThere``."""
     with console.reading() as conn:
-        run = read_runs.one_run(conn, run_id)
+        run = find_run(conn, run_id)
         if run is None:
             raise NotThere(f"there is no run {run_id}")
-        attempts = read_runs.attempts_of(conn, run)
-    found = [each for each in attempts if attempt_id in (None, each["id"])]
+        attempts = attempts_of(conn, run)
+    found = [each for each in attempts if attempt_id in (None, each.id)]
     if not found:
         which = "no driver has been given it yet" if attempt_id is None else f"attempt {attempt_id} did not have it"
-        raise NotThere(f"run {run_id} is {run['state']}: {which}")
-    return found[-1], None if found[-1]["mode"] == AttemptMode.RANGE else run_id
+        raise NotThere(f"run {run_id} is {run.state}: {which}")
+    return found[-1], None if found[-1].mode == AttemptMode.RANGE else run_id
 
 
 @dataclass(frozen=True)
 class _Follower:
     console: Console
-    attempt: RowMapping
+    attempt: Attempt
     run_id: int | None
     follow: bool
 
@@ -65,7 +63,7 @@ class _Follower:
             yield message("problem", {"error": str(e)})
             return
         ended = await run_in_threadpool(self._now)
-        yield message("end", {"attempt": ended["id"], "outcome": ended["outcome"], "reason": ended["reason"]})
+        yield message("end", {"attempt": ended.id, "outcome": ended.outcome, "reason": ended.reason})
 
     async def _source(self) -> Source:
         """Where the log is; with ``follow``, one of a live attempt may still begin."""
@@ -94,10 +92,10 @@ class _Follower:
                 await asyncio.sleep(POLL_SECONDS)
                 quiet += POLL_SECONDS
                 # What was written before its end was known is still read.
-                last = (await run_in_threadpool(self._now))["state"] not in LIVE
+                last = (await run_in_threadpool(self._now)).state not in LIVE
         if rest := [line for line in tail.rest() if part.has(line)]:
             yield rest
 
-    def _now(self) -> RowMapping:
+    def _now(self) -> Attempt:
         with self.console.reading() as conn:
-            return read_runs.one_attempt(conn, self.attempt["id"]) or self.attempt
+            return find_attempt(conn, self.attempt.id) or self.attempt

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from retrofill_console.answers import JSON
-from retrofill_console.api.bodies import Entry, Nothing
+from retrofill_console.api.inputs import Entry, Nothing
 from retrofill_console.api.table import ASKS, LIVE, LOG, READS, Ask, Read
 
 REFERENCE = "#/components/schemas/{model}"
@@ -23,6 +23,15 @@ LOG_IN = (
     Ask("/api/logout", "Log out", lambda: None, Nothing),
 )
 ME = Read("/api/me", "Who is logged in, how one logs in, and the version", lambda: None)
+MEANING: dict[int, str] = {
+    400: "Wrong input",
+    401: "Not logged in",
+    403: "Sent by another site's page",
+    404: "It does not exist",
+    409: "Refused; answer has the reply",
+    503: "Postgres or Kafka cannot be reached",
+    504: "No answer in time; the request counts once a service reads it",
+}
 
 
 def document() -> dict[str, Any]:
@@ -91,14 +100,3 @@ def _parameter(name: str, place: str, about: str) -> dict[str, Any]:
 def _errors(*statuses: int) -> dict[str, Any]:
     content = {JSON: {"schema": {"$ref": REFERENCE.format(model="Error")}}}
     return {str(status): {"description": MEANING[status], "content": content} for status in statuses}
-
-
-MEANING: dict[int, str] = {
-    400: "Wrong input",
-    401: "Not logged in",
-    403: "Sent by another site's page",
-    404: "It does not exist",
-    409: "Refused; answer has the reply",
-    503: "Postgres or Kafka cannot be reached",
-    504: "No answer in time; the request counts once a service reads it",
-}

@@ -7,70 +7,80 @@ from typing import Any
 from starlette.requests import Request
 
 from retrofill.errors import NotThere
-from retrofill_console.api.parameters import filters, limit, number, states
+from retrofill_console.api.inputs import filters, limit, number, states
 from retrofill_console.console import Console
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.deadline import DeadlineState
 from retrofill_core.domain.run import RunState
-from retrofill_tools.client import backfill_facts, listed, read_runs, run_facts
-from retrofill_tools.client import grid as grids
-from retrofill_tools.client import read as reads
-from retrofill_tools.client.pipeline_facts import find_pipeline, pipeline_as_json
+from retrofill_tools.client.backfills import (
+    BackfillSummary,
+    FullBackfill,
+    describe_backfill,
+    find_backfill,
+    find_backfills,
+)
+from retrofill_tools.client.deadlines import Callback, Deadline, find_callbacks, find_deadlines
+from retrofill_tools.client.grid import grid_of_backfill
+from retrofill_tools.client.pipelines import (
+    PipelineSummary,
+    applied_pipelines,
+    find_pipeline,
+    last_applied_at,
+    pipeline_as_json,
+)
+from retrofill_tools.client.runs import FullRun, RunSummary, describe_run, find_run, find_runs
 
 
-def backfills(console: Console, request: Request) -> Any:
+def backfills(console: Console, request: Request) -> list[BackfillSummary]:
+    pipeline, wanted = request.query_params.get("pipeline"), states(request, BackfillState)
     with console.reading() as conn:
-        rows = reads.backfills(
-            conn, request.query_params.get("pipeline"), states(request, BackfillState), limit(request)
-        )
-        return listed.backfills(conn, rows)
+        return find_backfills(conn, pipeline, wanted, limit(request))
 
 
-def backfill(console: Console, request: Request) -> Any:
+def backfill(console: Console, request: Request) -> FullBackfill:
     failures = number(request.query_params.get("failures", "10"), "failures", 0, 10_000)
     with console.reading() as conn:
-        row = backfill_facts.existing(conn, request.path_params["id"])
-        return backfill_facts.describe(conn, row, failures)
+        return describe_backfill(conn, find_backfill(conn, request.path_params["id"]), failures)
 
 
-def grid(console: Console, request: Request) -> Any:
+def grid(console: Console, request: Request) -> dict[str, Any]:
     with console.reading() as conn:
-        return grids.grid(conn, backfill_facts.existing(conn, request.path_params["id"]))
+        return grid_of_backfill(conn, find_backfill(conn, request.path_params["id"]))
 
 
-def runs(console: Console, request: Request) -> Any:
+def runs(console: Console, request: Request) -> list[RunSummary]:
     id = request.query_params.get("backfill", "")
     with console.reading() as conn:
-        backfill_facts.existing(conn, id)
-        return listed.runs(reads.runs(conn, id, states(request, RunState), limit(request)))
+        find_backfill(conn, id)
+        return find_runs(conn, id, states(request, RunState), limit(request))
 
 
-def run(console: Console, request: Request) -> Any:
+def run(console: Console, request: Request) -> FullRun:
     id = number(request.path_params["id"], "id")
     with console.reading() as conn:
-        row = read_runs.one_run(conn, id)
-        if row is None:
+        found = find_run(conn, id)
+        if found is None:
             raise NotThere(f"there is no run {id}")
-        return run_facts.describe(conn, row)
+        return describe_run(conn, found)
 
 
-def pipelines(console: Console, _: Request) -> Any:
+def pipelines(console: Console, _: Request) -> list[PipelineSummary]:
     with console.reading() as conn:
-        return listed.pipelines(reads.pipelines(conn))
+        return applied_pipelines(conn)
 
 
-def pipeline(console: Console, request: Request) -> Any:
+def pipeline(console: Console, request: Request) -> dict[str, Any]:
     name = request.path_params["name"]
     with console.reading() as conn:
-        return pipeline_as_json(find_pipeline(conn, name).definition, reads.applied_at(conn, name))
+        return pipeline_as_json(find_pipeline(conn, name).definition, last_applied_at(conn, name))
 
 
-def deadlines(console: Console, request: Request) -> Any:
+def deadlines(console: Console, request: Request) -> list[Deadline]:
     with console.reading() as conn:
-        return listed.deadlines(reads.deadlines(conn, filters(request, DeadlineState), limit(request)))
+        return find_deadlines(conn, filters(request, DeadlineState), limit(request))
 
 
-def callbacks(console: Console, request: Request) -> Any:
+def callbacks(console: Console, request: Request) -> list[Callback]:
     with console.reading() as conn:
-        return listed.callbacks(reads.callbacks(conn, filters(request, CallbackState), limit(request)))
+        return find_callbacks(conn, filters(request, CallbackState), limit(request))

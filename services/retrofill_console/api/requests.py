@@ -1,4 +1,4 @@
-"""Requests from pages: backfills, and changes of them and of their runs."""
+"""Requests of viewers: backfills, changes of them and of their runs, and replays of callbacks and dead letters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping
+from starlette.requests import Request
 
 from retrofill.errors import UserError, WrongUsage
 from retrofill_console.answers import Refused
-from retrofill_console.api.bodies import Approval, CallbackIds, NamedRuns, Resume
-from retrofill_console.asking import ANSWER_SECONDS, answered, command
+from retrofill_console.api.inputs import Approval, CallbackIds, NamedRuns, Places, Resume, limit
 from retrofill_console.console import Console
 from retrofill_core.contract.backfills import (
     MAX_NAMED,
@@ -29,29 +28,45 @@ from retrofill_core.contract.backfills import (
 )
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.deadlines import CallbackReplayRequested
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import REQUESTS, Topic
 from retrofill_core.domain.run import RunState
 from retrofill_core.domain.schedule import range_bound
-from retrofill_tools.client import backfill_facts, read_runs
-from retrofill_tools.client.again import requested_again
-from retrofill_tools.client.ask import ask
-from retrofill_tools.client.command_line import as_json, command_of
-from retrofill_tools.client.grid import grid_of
-from retrofill_tools.client.previewing import Preview, look_ahead
+from retrofill_tools.client.backfills import find_backfill
+from retrofill_tools.client.dead_letters import Letter, find_letter, newest, origin_of, republish
+from retrofill_tools.client.grid import grid_of_plan
+from retrofill_tools.client.kafka import ask, reading_topics
+from retrofill_tools.client.previews import Preview, look_ahead
+from retrofill_tools.client.requests import command_of, request_as_json, requested_again
+from retrofill_tools.client.runs import NamedRun, present_runs
 
+ANSWER_SECONDS = 30.0
 # Runs that are cancelled or retried at a time: ten commands.
 MOST_RUNS = 1000
 # The output of the others is accepted, or they have ended.
 CANCELLABLE = (RunState.QUEUED, RunState.STARTING, RunState.RUNNING)
 Document = dict[str, Any]
+# A letter may have 1.9 MB. All are read again at each new one.
+VALUE_BYTES = 10_000
+
+
+def command(console: Console, id: str, request: Message) -> dict[str, Any]:
+    """Ask for a backfill, or for a change of one. Raises ``Refused``."""
+    return {"id": id, "answer": answered(ask(console.settings, Topic.BACKFILL_REQUESTS, id, request, ANSWER_SECONDS))}
+
+
+def answered(reply: Message) -> dict[str, Any]:
+    """A reply as JSON. Raises ``Refused`` if it is a refusal."""
+    if reply.type.endswith("Rejected"):
+        raise Refused(reply)
+    return reply.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def preview(console: Console, request: BackfillRequested, _: str | None) -> Document:
     """What would become of the request, and the same as a command and as JSON."""
     with console.reading() as conn:
         found = look_ahead(conn, console.settings, request)
-    drawn = {"grid": grid_of(found)} if isinstance(found, Preview) else {}
-    return {**found.as_json(each=False), **drawn, "command": command_of(request), "request": as_json(request)}
+    drawn = {"grid": grid_of_plan(found)} if isinstance(found, Preview) else {}
+    return {**found.as_json(each=False), **drawn, "command": command_of(request), "request": request_as_json(request)}
 
 
 def create(console: Console, request: BackfillRequested, user: str | None) -> Document:
@@ -88,8 +103,8 @@ def change(console: Console, id: str, body: BackfillChangeRequested, _user: str 
 def retry(console: Console, id: str, _body: object, user: str | None) -> Document:
     """All failed runs; of an ended backfill, by a new one."""
     with console.reading() as conn:
-        row = backfill_facts.existing(conn, id)
-        again = None if row["ended_at"] is None else requested_again(conn, row, user)
+        found = find_backfill(conn, id)
+        again = None if found.ended_at is None else requested_again(conn, found, user)
     if again is None:
         return command(console, id, RunRetryRequested(all_failed=True))
     return {**command(console, str(uuid.uuid4()), again.request), "note": again.note}
@@ -106,7 +121,7 @@ def cancel_runs(console: Console, body: NamedRuns, _user: str | None) -> Documen
         console,
         body,
         CANCELLABLE,
-        lambda rows: RunCancelRequested(run_ids=tuple(row["id"] for row in rows)),
+        lambda runs: RunCancelRequested(run_ids=tuple(each.id for each in runs)),
         to_cancel=True,
     )
 
@@ -117,7 +132,7 @@ def retry_runs(console: Console, body: NamedRuns, _user: str | None) -> Document
         console,
         body,
         (RunState.FAILED,),
-        lambda rows: RunRetryRequested(intervals=tuple(row["interval_start"] for row in rows)),
+        lambda runs: RunRetryRequested(intervals=tuple(each.interval_start for each in runs)),
     )
 
 
@@ -125,7 +140,7 @@ def _for_each(
     console: Console,
     body: NamedRuns,
     states: Sequence[str],
-    make: Callable[[Sequence[RowMapping]], Message],
+    make: Callable[[Sequence[NamedRun]], Message],
     *,
     to_cancel: bool = False,
 ) -> Document:
@@ -162,12 +177,12 @@ def _after(accepted: int, error: UserError) -> UserError:
     return UserError(f"{accepted:,} runs were accepted, and then: {error}") if accepted else error
 
 
-def _present(console: Console, body: NamedRuns, states: Sequence[str], *, to_cancel: bool) -> Sequence[RowMapping]:
+def _present(console: Console, body: NamedRuns, states: Sequence[str], *, to_cancel: bool) -> Sequence[NamedRun]:
     """The runs that are meant and in these states now."""
     with console.reading() as conn:
-        row = backfill_facts.existing(conn, body.backfill_id)
-        chosen = list(body.ids) or _range(body, row["definition"].get("timezone", "UTC"))
-        return read_runs.present_runs(conn, body.backfill_id, states, chosen, MOST_RUNS + 1, to_cancel=to_cancel)
+        of = find_backfill(conn, body.backfill_id)
+        chosen = list(body.ids) or _range(body, of.definition.timezone)
+        return present_runs(conn, body.backfill_id, states, chosen, MOST_RUNS + 1, to_cancel=to_cancel)
 
 
 def _range(body: NamedRuns, zone: str) -> tuple[datetime, datetime]:
@@ -181,13 +196,53 @@ def _range(body: NamedRuns, zone: str) -> tuple[datetime, datetime]:
 
 def replay_callbacks(console: Console, body: CallbackIds, _user: str | None) -> Document:
     """Replay each; one that is refused does not keep the others from it."""
-    return {"results": [{"id": id, "error": _replay(console, id)} for id in body.ids]}
+    return {"results": [{"id": id, "error": _replay_callback(console, id)} for id in body.ids]}
 
 
-def _replay(console: Console, id: int) -> str | None:
+def _replay_callback(console: Console, id: int) -> str | None:
     request = CallbackReplayRequested(deadline_id=id)
     try:
         answered(ask(console.settings, Topic.CALLBACK_REQUESTS, str(id), request, ANSWER_SECONDS))
     except UserError as e:
         return str(e)
     return None
+
+
+def dead_letters(console: Console, request: Request) -> list[dict[str, Any]]:
+    """Dead letters, newest first; ``replay``: why the console does not replay it.
+
+    ``value_bytes``: the length of a value of which only the start is there.
+    """
+    settings = console.settings
+    with reading_topics(settings) as consumer:
+        found = newest(consumer, settings.topic_prefix + Topic.DEAD_LETTERS, limit(request), VALUE_BYTES)
+    return [{**letter.as_json(), "replay": _why_not(letter)} for letter in found]
+
+
+def replay_letters(console: Console, body: Places, _: str | None) -> dict[str, Any]:
+    """Replay each; one that fails does not keep the others from it."""
+    return {"results": [{"place": place, "error": _replay_letter(console, place)} for place in body.places]}
+
+
+def _why_not(letter: Letter) -> str | None:
+    """The console may only publish requests; other messages are the operator's matter."""
+    try:
+        topic = origin_of(letter)
+    except UserError as e:
+        return str(e)
+    return (
+        None
+        if topic in REQUESTS
+        else f"{topic} is not a topic of requests: retrofill dead-letters replay {letter.place}"
+    )
+
+
+def _replay_letter(console: Console, place: str) -> str | None:
+    try:
+        letter = find_letter(console.settings, place)
+        if (why := _why_not(letter)) is not None:
+            return why
+        answer = republish(console.settings, letter, origin_of(letter), ANSWER_SECONDS)
+    except UserError as e:
+        return str(e)
+    return str(Refused(answer)) if answer is not None and answer.type.endswith("Rejected") else None

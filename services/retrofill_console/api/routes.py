@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from retrofill.errors import WrongUsage
 from retrofill_console.answers import JSON, answer, failed
-from retrofill_console.api.bodies import Entry, Nothing
+from retrofill_console.api.inputs import Entry, Nothing
 from retrofill_console.api.openapi import document
 from retrofill_console.api.table import ASKS, LIVE, LOG, READS, Ask, Read
 from retrofill_console.console import Console

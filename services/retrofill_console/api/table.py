@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from retrofill_console.answers import JSON
-from retrofill_console.api import health, letters, logs, pages, requests
-from retrofill_console.api.bodies import Approval, CallbackIds, NamedRuns, Nothing, Places, Resume
+from retrofill_console.api import health, logs, pages, requests
+from retrofill_console.api.inputs import Approval, CallbackIds, NamedRuns, Nothing, Places, Resume
 from retrofill_console.live.events import STREAM
 from retrofill_core.contract.backfills import BackfillChangeRequested, BackfillRequested
 from retrofill_core.domain.backfill import BackfillState
@@ -20,11 +20,12 @@ from retrofill_core.domain.run import RunState
 
 LIMIT = {"limit": "At most this many, 50 by default"}
 OF = {"pipeline": "Only this pipeline", "backfill": "Only this backfill"}
+REPEATABLE = "; repeatable"
 
 
 @dataclass(frozen=True)
 class Read:
-    """GET. ``shared``: its answers are given to all viewers (``retrofill_console.shared``)."""
+    """GET. ``shared``: its answers are given to all viewers (``retrofill_console.console.Shared``)."""
 
     path: str
     about: str
@@ -53,7 +54,6 @@ def _state(known: Iterable[str], more: str = "") -> dict[str, str]:
     return {"state": f"Only in this state{more}: {', '.join(known)}"}
 
 
-REPEATABLE = "; repeatable"
 READS = (
     Read(
         "/api/backfills",
@@ -90,10 +90,15 @@ READS = (
         {**_state(CallbackState), **OF, **LIMIT},
     ),
     Read(
-        "/api/dead-letters", "Messages that no service could handle (dead-letters list --json)", letters.listed, LIMIT
+        "/api/dead-letters",
+        "Messages that no service could handle (dead-letters list --json)",
+        requests.dead_letters,
+        LIMIT,
     ),
     Read("/api/health", "Services and their lag, hosts, pools, live attempts", health.health),
 )
+
+
 LOG = Read(
     "/api/runs/{id}/log",
     "What the run printed: events lines (a list of texts), then end or problem",
@@ -101,6 +106,8 @@ LOG = Read(
     {"attempt": "Id of an attempt; the last one by default", "follow": "1: until the attempt has ended"},
     media_type=STREAM,
 )
+
+
 LIVE = Read(
     "/api/live",
     "What happens: events hello, changes, reload and kafka; Last-Event-ID: what was missed comes first",
@@ -108,6 +115,8 @@ LIVE = Read(
     {"backfill": "Also each event of this backfill's runs"},
     media_type=STREAM,
 )
+
+
 ASKS = (
     Ask("/api/preview", "What would become of a request, without making it", requests.preview, BackfillRequested),
     Ask("/api/backfills", "Request a backfill", requests.create, BackfillRequested, 201),
@@ -127,5 +136,5 @@ ASKS = (
     Ask("/api/runs/cancel", "Cancel runs that have not ended", requests.cancel_runs, NamedRuns),
     Ask("/api/runs/retry", "Retry failed runs of an active backfill", requests.retry_runs, NamedRuns),
     Ask("/api/callbacks/replay", "Call failed callbacks again", requests.replay_callbacks, CallbackIds),
-    Ask("/api/dead-letters/replay", "Publish dead letters that are requests again", letters.replay, Places),
+    Ask("/api/dead-letters/replay", "Publish dead letters that are requests again", requests.replay_letters, Places),
 )

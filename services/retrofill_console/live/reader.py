@@ -6,21 +6,21 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from retrofill.errors import UserError
+from retrofill.log import get_log
 from retrofill_console.live.events import TOPICS, Event, shortened
 from retrofill_console.live.hub import Hub
 from retrofill_core.bus.clients import reader
 from retrofill_core.contract.base import Undecodable, decode_object
 from retrofill_core.contract.topics import CLI_CLIENT, Topic
 from retrofill_core.settings import Settings
-from retrofill_tools.client.failures import explain_kafka
+from retrofill_tools.client.connect import explain_kafka
 from retrofill_tools.client.kafka import bounds_of, content, partitions_of
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 POLL_SECONDS = 0.25
 AT_ONCE = 500
 RETRY_SECONDS = 1.0

@@ -6,14 +6,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import structlog
-
+from retrofill.log import get_log
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, RunBegan
 from run_starter.executors import Host, LaunchRequest, OnDelivery, TimedOut
 from run_starter.executors.acknowledging import Acknowledging
 from run_starter.executors.driver_reports import NotAReport, report_of
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 Send = Callable[[dict[str, Any]], object]
 
 

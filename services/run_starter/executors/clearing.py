@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-import structlog
-
+from retrofill.log import get_log
 from retrofill.spark import clusters
 from retrofill.spark.clusters import END_SECONDS, Cluster
 from retrofill.spark.clusters.find import cluster_of
@@ -17,7 +16,7 @@ from retrofill.spark.home import SparkHome
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.command import Drivers
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 def cluster_for(drivers: Drivers, launch: LaunchRequest) -> Cluster | None:

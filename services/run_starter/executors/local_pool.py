@@ -11,9 +11,8 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
-import structlog
-
 from retrofill.attempt_logs.channel import VARIABLE
+from retrofill.log import get_log
 from retrofill.system.groups import lines_until_exit
 from retrofill_core.driver_package import entry, package
 from retrofill_core.settings import Settings
@@ -25,7 +24,7 @@ from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.worker import Worker
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 CLOSE_SECONDS = 5.0
 
 

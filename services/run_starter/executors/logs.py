@@ -9,15 +9,14 @@ import sys
 import threading
 import time
 
-import structlog
-
 from retrofill.attempt_logs.channel import open_log
+from retrofill.log import get_log
 from retrofill_core.attempt_logs.files import folder_of
 from retrofill_core.attempt_logs.writer import Config
 from retrofill_core.settings import Settings
 from run_starter.executors import processes
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 COMMAND = (sys.executable, "-m", "retrofill_core.attempt_logs.writer")
 CLOSE_SECONDS = 5.0
 # One that ended after more than this did not fail to start.

@@ -8,9 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.environments import Packed
@@ -19,7 +18,7 @@ from retrofill_core.user_code.unpacked import cache_of, unpacked
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.interpreters import Interpreters
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 @dataclass(frozen=True)

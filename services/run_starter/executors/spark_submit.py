@@ -19,9 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import structlog
-
 from retrofill.attempt_logs import marks
+from retrofill.log import get_log
 from retrofill.sdk.names import LOOPBACK
 from retrofill.spark import clusters
 from retrofill.spark.home import SparkHome
@@ -36,7 +35,7 @@ from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.submitted import Submitted
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 # From the durable end of an attempt until its driver must have exited. Stopping Spark may take so long if it writes the
 # event log to a distant store. Nothing else ends such a driver: its lease is over, and its attempt is done.
 EXIT_SECONDS = 120.0

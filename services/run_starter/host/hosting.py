@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill.states.attempt import AttemptMode
 from retrofill.states.task_run import TaskState
 from retrofill.user_code.importing import CodeUnavailable
@@ -31,7 +31,7 @@ from run_starter.executors.driver_reports import SOURCE
 from run_starter.host.lineage import Lineage, NoLineage
 from run_starter.host.report_wire import ReportWire
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 POLL_SECONDS = 1.0
 # By hash and whether the whole archive is wanted: see ``executors.Host.code``.
 CodeOf = Callable[[str, bool], dict[str, str]]

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-import structlog
-
+from retrofill.log import get_log
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.bus.clients import client_config
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
@@ -19,7 +18,7 @@ from retrofill_core.domain.undo import CODE as UNDO_CODE
 from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, RunToDo
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 # OpenLineage run ids are UUIDs, derived from the attempt.
 NAMESPACE = uuid.UUID("8d0f3f52-50c5-4b0e-a1c5-0d7b6a2f9c11")
 PRODUCER = "https://github.com/retrofill/retrofill"

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
 
 from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill.tracing import HEADER
 from retrofill_core.bus.clients import POLL_SECONDS, is_fatal
 from retrofill_core.bus.envelope import headers_of, wire_headers
@@ -19,7 +19,7 @@ from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.runs import Report
 from retrofill_core.contract.topics import Topic
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 AGAIN_SECONDS = 0.2
 FLUSH_SECONDS = 5.0
 # Called from any thread that sends, or the wire's own: with ``None`` once a report is durable, else with why it never will be.

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
-import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.announcer import announce
 from retrofill_core.bus.observability import metrics
@@ -32,7 +32,7 @@ from run_starter.executors import Condition, Executor, Key
 from run_starter.host.hosting import DriverHost
 from run_starter.host.launching import Launching
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 POLL_SECONDS = 1.0
 LEAVE_SECONDS = 5.0
 # A lease is renewed when a fifth of it has passed.

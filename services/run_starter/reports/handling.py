@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import structlog
-
+from retrofill.log import get_log
 from retrofill.states.task_run import TaskState
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Poison
@@ -30,7 +29,7 @@ from run_starter.reports.outcomes import Apply
 from run_starter.reports.steps import End, Outcome
 from run_starter.reports.table_places import refused
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 NOTHING_REFUSED: Mapping[int, ErrorInfo] = {}
 
 

@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import structlog
 from confluent_kafka import KafkaException
 
+from retrofill.log import get_log
 from retrofill.sdk.names import MAX_BATCH
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.set_aside import SetAside
@@ -36,7 +36,7 @@ from run_starter.reports.losses import SILENT
 from run_starter.reports.steps import Outcome
 from run_starter.reports.timeouts import interrupt
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 WAIT_FOR_END_SECONDS = 0.1
 UNHEARD = ErrorInfo(type="DriverLost", message="its host did not take it over in time")
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import structlog
-
+from retrofill.log import get_log
 from retrofill.sdk.duration import timed_out
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.bus.transaction import Transaction
@@ -19,7 +18,7 @@ from retrofill_core.store import attempts, runs
 from retrofill_core.store.rows import Attempt, Run, present
 from run_starter.definitions import Definitions
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 def times_out_at(definition: PipelineDefinition | None, attempt: Attempt, now: datetime) -> datetime | None:

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Iterable
 
 import psycopg
-import structlog
 
 from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill_core.store.engine import connect
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 # Minimum time between two transactions; notifications in between are coalesced.
 GAP_SECONDS = 0.005
 RECONNECT_SECONDS = 1.0

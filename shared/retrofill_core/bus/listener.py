@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Sequence
 
 import psycopg
-import structlog
 from psycopg import sql
 
 from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill_core.store.engine import connect
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 NOTIFY_WAIT_SECONDS = 5.0
 RECONNECT_SECONDS = 1.0
 

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import structlog
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-log = structlog.get_logger(__name__)
+from retrofill.log import get_log
+
+log = get_log(__name__)
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
 OnPartitions = Callable[[Consumer, list[TopicPartition]], None]

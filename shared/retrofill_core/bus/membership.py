@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-import structlog
 from confluent_kafka import Consumer, TopicPartition
 
+from retrofill.log import get_log
 from retrofill_core.bus.calls import CALL_SECONDS, Calls
 from retrofill_core.bus.clients import client_config, is_fatal
 from retrofill_core.bus.member import Member
@@ -16,7 +16,7 @@ from retrofill_core.bus.relay.cursor import CURSOR_PARTITION
 from retrofill_core.contract.topics import Service
 from retrofill_core.settings import Settings
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 # How long a request to commit or to stop may go unnoticed.
 POLL_SECONDS = 0.25
 

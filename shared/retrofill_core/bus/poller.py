@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from operator import methodcaller
 from typing import cast
 
-import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from retrofill.log import get_log
 from retrofill_core.bus.calls import CALL_SECONDS, Calls
 from retrofill_core.bus.clients import POLL_SECONDS, client_config, is_fatal
 from retrofill_core.bus.envelope import BAD_NAME, Record, read_headers
@@ -20,7 +20,7 @@ from retrofill_core.bus.member import Member
 from retrofill_core.contract.topics import Service
 from retrofill_core.settings import Settings
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 POLL_MESSAGES = 1000
 # Handed over but not yet handled, over all partitions; each may always have a few large messages.
 BUFFERED_BYTES = 64_000_000

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
-import structlog
 from confluent_kafka import KafkaException
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
+from retrofill.log import bound, configure, get_log
 from retrofill.system.crash import arm
 from retrofill.system.signals import on_signals
 from retrofill.tracing import configure_tracing
@@ -35,7 +35,6 @@ from retrofill_core.bus.went_back import Guard, check_marks
 from retrofill_core.bus.worker.context import WorkerContext
 from retrofill_core.bus.worker.loop import Loop
 from retrofill_core.contract.topics import Service
-from retrofill_core.logs import configure_logging
 from retrofill_core.ready import write_ready
 from retrofill_core.settings import NotConfigured, Settings, WrongSetting, read_settings
 from retrofill_core.store import outbox
@@ -43,7 +42,7 @@ from retrofill_core.store.engine import make_engine
 from retrofill_core.store.history import PostgresWentBack
 from retrofill_core.store.installation import LimitsMissing, SchemaTooOld, check_limits, check_schema, read_installation
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 class NotInitialized(Exception):
@@ -82,15 +81,16 @@ def run_service(service: Service, make_handler: MakeHandler, channels: Sequence[
     except WrongSetting as e:
         print(f"{service.name}: {e}", file=sys.stderr)  # noqa: T201 - there is no log yet
         return 1
-    configure_logging(settings.log_level)
+    configure(settings.log_level)
     configure_tracing(service.name)
     arm(settings.crash_point)
-    try:
-        _run(settings, service, make_handler, channels)
-    except (NotInitialized, PostgresWentBack, LimitsMissing, NotConfigured, OSError) as e:
-        log.error("not_started", error=str(e))
-        print(f"{service.name}: {e}", file=sys.stderr)  # noqa: T201 - for a service started by hand
-        return 1
+    with bound(service=service.name, pid=os.getpid()):
+        try:
+            _run(settings, service, make_handler, channels)
+        except (NotInitialized, PostgresWentBack, LimitsMissing, NotConfigured, OSError) as e:
+            log.error("not_started", error=str(e))
+            print(f"{service.name}: {e}", file=sys.stderr)  # noqa: T201 - for a service started by hand
+            return 1
     return 0
 
 
@@ -101,7 +101,6 @@ def name_of_instance(service: Service) -> str:
 
 def _run(settings: Settings, service: Service, make_handler: MakeHandler, channels: Sequence[str]) -> None:
     instance = name_of_instance(service)
-    structlog.contextvars.bind_contextvars(service=service.name, pid=os.getpid())
     stopping = threading.Event()
     on_signals((signal.SIGTERM, signal.SIGINT), lambda _: stopping.set())
     guard = Guard(stopping)

@@ -8,13 +8,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import structlog
-
 from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill_core.bus.faults import Fault, classify
 from retrofill_core.bus.transaction import Transaction
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 SET_ASIDE_SECONDS = 60.0
 Row = TypeVar("Row")
 Result = TypeVar("Result")

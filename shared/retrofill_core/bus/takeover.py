@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import structlog
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from sqlalchemy import Connection, Engine, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.clients import admin
 from retrofill_core.bus.handler import Handler
@@ -21,7 +21,7 @@ from retrofill_core.contract.topics import Service
 from retrofill_core.settings import Settings
 from retrofill_core.store.tables import SERVICE_TABLES
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 REQUEST_SECONDS = 5.0
 
 

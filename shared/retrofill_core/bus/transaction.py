@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import structlog
 from sqlalchemy import BigInteger, Connection, Engine, Select, Text, Update, bindparam, select, update
 
 from retrofill import tracing
+from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill.tracing import parent_of
 from retrofill_core.bus.announcer import announce
@@ -26,7 +26,7 @@ from retrofill_core.store.engine import writes
 from retrofill_core.store.outbox import Outgoing
 from retrofill_core.store.tables import SERVICE_TABLES
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 # The epoch of a transaction that does not act as the shard's owner.
 NO_EPOCH = -1
 

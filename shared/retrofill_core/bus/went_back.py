@@ -10,16 +10,16 @@ from __future__ import annotations
 import threading
 
 import psycopg
-import structlog
 from sqlalchemy import Engine
 
+from retrofill.log import get_log
 from retrofill_core.bus.relay.cursor import Marks, read_marks
 from retrofill_core.contract.topics import SERVICES, Service
 from retrofill_core.settings import Settings
 from retrofill_core.store.history import WHAT_TO_DO, PostgresWentBack, check_history
 from retrofill_core.store.relays import relays
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 class Guard:

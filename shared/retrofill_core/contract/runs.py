@@ -26,7 +26,7 @@ from retrofill_core.domain.run import RunState
 class ErrorInfo(BaseModel):
     """Why a task or run failed."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     type: str = Field(max_length=200, description="Name of the exception's class")
     message: str = Field(max_length=4000, description="Its message")
@@ -36,7 +36,7 @@ class ErrorInfo(BaseModel):
 class SparkApplication(BaseModel):
     """The Spark application that an attempt uses."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     id: str = Field(max_length=200, description="Its id, like app-20260302080011-0042 or local-1772438411000")
     ui: str | None = Field(None, max_length=1000, description="Address of its web UI, if Spark tells it")
@@ -45,7 +45,7 @@ class SparkApplication(BaseModel):
 class PublishedOutput(BaseModel):
     """A folder or table that a run has replaced."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     name: str = Field(max_length=4096, description="The folder's path, or the table's whole name")
     version: str | None = Field(

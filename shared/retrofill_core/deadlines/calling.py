@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-import structlog
-
+from retrofill.log import get_log
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import CallbackRequested
 from retrofill_core.contract.partitioning import partitions_of
@@ -20,7 +19,7 @@ from retrofill_core.domain.templates import expand
 from retrofill_core.store import callbacks, listed
 from retrofill_core.store.callbacks import NewCallback
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 @dataclass(frozen=True)

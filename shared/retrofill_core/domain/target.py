@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, HttpUrl, TypeAdapter, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, HttpUrl, TypeAdapter, ValidationError, model_validator
 
 from retrofill.sdk.names import Body
 from retrofill_core.domain.data import Data, Name
 
-_HTTP_URL: TypeAdapter[HttpUrl] = TypeAdapter(HttpUrl)
+_HTTP_URL: TypeAdapter[HttpUrl] = TypeAdapter(HttpUrl, config=ConfigDict(defer_build=True))
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 KIND = "Kind of callback"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,12 +13,16 @@ from retrofill_core.domain.pipeline import TaskDefinition
 from retrofill_core.domain.target import Target
 
 _KINDS: dict[str, Any] = {"task": TaskDefinition, "target": Target, "rule": CallbackRule, "alert": DeadlineAlert}
-_MODELS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(model) for kind, model in _KINDS.items()}
 
 
 def check(kind: str, fields: dict[str, Any]) -> None:
     """Raises ``pydantic.ValidationError``, a ``ValueError``."""
-    _MODELS[kind].validate_python(fields)
+    _model(kind).validate_python(fields)
+
+
+@cache
+def _model(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter(_KINDS[kind])
 
 
 def text_of(error: BaseException) -> str:

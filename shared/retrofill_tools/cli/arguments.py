@@ -22,8 +22,8 @@ from retrofill_core.contract.explain import explain
 from retrofill_core.domain.backfill import OnRunFailure, Publish, ReprocessBehavior
 from retrofill_core.domain.bounds import parse_bound
 from retrofill_core.domain.budget import Budget
-from retrofill_tools.cli.completion import pipeline_names
-from retrofill_tools.client.who import local_user
+from retrofill_tools.cli.options import pipeline_names
+from retrofill_tools.client.connect import local_user
 
 Dates = Annotated[
     str | None,

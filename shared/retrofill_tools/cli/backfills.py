@@ -6,7 +6,6 @@ import uuid
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy import RowMapping
 
 from retrofill.errors import Interrupted, UserError, WrongUsage
 from retrofill.sdk.names import MAX_BATCH
@@ -28,24 +27,17 @@ from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.settings import Settings
-from retrofill_tools.cli import estimating, pools
 from retrofill_tools.cli.arguments import BUDGET, BackfillOptions, read_budget, takes_backfill_options
-from retrofill_tools.cli.comparing import compare
-from retrofill_tools.cli.completion import backfill_ids
-from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
-from retrofill_tools.cli.output import counts, moment, print_json, print_table, print_text
-from retrofill_tools.cli.previewing import print_plan
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit, backfill_ids
+from retrofill_tools.cli.output import counts, expectation, moment, print_json, print_table, print_text, warn
+from retrofill_tools.cli.previewing import compare, preview_undo, print_plan, undo_request
 from retrofill_tools.cli.showing import print_backfill
-from retrofill_tools.cli.undoing import preview_undo, undo_request
 from retrofill_tools.cli.watching import Progress, watch
-from retrofill_tools.client import listed
-from retrofill_tools.client import read as reads
-from retrofill_tools.client.again import requested_again
-from retrofill_tools.client.ask import ask
-from retrofill_tools.client.backfill_facts import describe, existing
-from retrofill_tools.client.connect import load_settings, reading
-from retrofill_tools.client.previewing import Refusal, look_ahead
-from retrofill_tools.client.who import local_user
+from retrofill_tools.client.backfills import BackfillSummary, describe_backfill, find_backfill, find_backfills
+from retrofill_tools.client.connect import load_settings, local_user, reading
+from retrofill_tools.client.kafka import ask
+from retrofill_tools.client.previews import Refusal, look_ahead
+from retrofill_tools.client.requests import requested_again
 
 # That of a UUID, as the ids of requests without one are.
 LONGEST_KEPT_ID = 36
@@ -55,10 +47,6 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id.", auto
 Watch = Annotated[
     bool, typer.Option("--watch", help="Show progress until the backfill ends; exit status 1 unless it succeeds.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    app.add_typer(group)
 
 
 @group.command()
@@ -85,9 +73,9 @@ def dry_run(options: BackfillOptions, as_json: AsJson = False) -> None:
     if isinstance(found, Refusal):
         raise UserError(found.rejection.message)
     if not as_json:
-        pools.warn([] if found.pool_wait is None else [found.pool_wait])
+        warn([] if found.pool_wait is None else [found.pool_wait])
         print_plan(found)
-        print_text(estimating.line(found.expected))
+        print_text(expectation(found.expected))
 
 
 @group.command("list")
@@ -99,32 +87,21 @@ def list_(
 ) -> None:
     """List backfills, newest first."""
     with reading(load_settings()) as conn:
-        rows = reads.backfills(conn, pipeline, state or [], limit)
-        found = listed.backfills(conn, rows) if as_json else []
+        found = find_backfills(conn, pipeline, state or [], limit, counted=as_json)
     if as_json:
         return print_json(found)
     return print_table(
         ["id", "pipeline", "state", "ended", "range (its time zone)"],
-        [
-            [
-                row["id"],
-                row["pipeline"],
-                row["state"],
-                f"{row['ended_runs']}/{row['runs']}",
-                _range(row),
-            ]
-            for row in rows
-        ],
+        [[each.id, each.pipeline, each.state, f"{each.ended_runs}/{each.runs}", _range(each)] for each in found],
         empty="no backfills",
         # Ids are copied; very long ones would leave no room for the rest.
-        keep=["state", "ended", *(["id"] if all(len(row["id"]) <= LONGEST_KEPT_ID for row in rows) else [])],
+        keep=["state", "ended", *(["id"] if all(len(each.id) <= LONGEST_KEPT_ID for each in found) else [])],
     )
 
 
-def _range(row: RowMapping) -> str:
+def _range(of: BackfillSummary) -> str:
     """The range in the pipeline's time zone, where days start at midnight."""
-    zone = row["definition"]["timezone"]
-    return f"{moment(row['covers'].lower, zone)} – {moment(row['covers'].upper, zone)}"
+    return f"{moment(of.range_start, of.timezone)} – {moment(of.range_end, of.timezone)}"
 
 
 @group.command()
@@ -135,7 +112,7 @@ def show(
 ) -> None:
     """Show one backfill: counts, speed, failed runs with their errors, skipped intervals."""
     with reading(load_settings()) as conn:
-        facts = describe(conn, existing(conn, id), failures)
+        facts = describe_backfill(conn, find_backfill(conn, id), failures)
     if as_json:
         return print_json(facts)
     return print_backfill(facts)
@@ -228,12 +205,12 @@ def retry(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_
     """Retry all failed runs. Of an ended backfill, request its failed and cancelled ones again."""
     settings = load_settings()
     with reading(settings) as conn:
-        row = existing(conn, id)
-        again = None if row["ended_at"] is None else requested_again(conn, row, local_user())
+        found = find_backfill(conn, id)
+        again = None if found.ended_at is None else requested_again(conn, found, local_user())
     if again is None:
         return _command(id, RunRetryRequested(all_failed=True), watch, timeout, as_json)
     if again.note is not None:
-        pools.warn([again.note])
+        warn([again.note])
     return _command(str(uuid.uuid4()), again.request, watch, timeout, as_json)
 
 

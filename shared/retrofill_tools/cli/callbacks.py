@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -16,16 +15,11 @@ from retrofill_core.domain.callback import CallbackState
 from retrofill_core.settings import Settings
 from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
 from retrofill_tools.cli.output import print_facts, print_json, print_table, print_text
-from retrofill_tools.client import listed
-from retrofill_tools.client import read as reads
-from retrofill_tools.client.ask import ask
 from retrofill_tools.client.connect import load_settings, reading
+from retrofill_tools.client.deadlines import Callback, FullCallback, failed_callbacks, find_callback, find_callbacks
+from retrofill_tools.client.kafka import ask
 
 group = typer.Typer(name="callbacks", help="List, show and replay callbacks.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    app.add_typer(group)
 
 
 @group.command("list")
@@ -38,22 +32,22 @@ def list_(
 ) -> None:
     """List callbacks, newest first."""
     with reading(load_settings()) as conn:
-        rows = reads.callbacks(conn, {"state": state, "pipeline": pipeline, "backfill_id": backfill}, limit)
+        found = find_callbacks(conn, {"state": state, "pipeline": pipeline, "backfill_id": backfill}, limit)
     if as_json:
-        return print_json(listed.callbacks(rows))
+        return print_json(found)
     return print_table(
         ["id", "callback", "pipeline", "called on", "state", "calls", "last error"],
         [
             [
-                str(row["deadline_id"]),
-                row["name"],
-                row["pipeline"],
-                _called_on(dict(row)),
-                row["state"],
-                row["attempts"],
-                " ".join((row["last_error"] or "").split())[:200],
+                str(row.deadline_id),
+                row.name,
+                row.pipeline,
+                _called_on(row),
+                row.state,
+                row.attempts,
+                " ".join((row.last_error or "").split())[:200],
             ]
-            for row in rows
+            for row in found
         ],
         empty="no callbacks",
         keep=["id", "state", "calls"],
@@ -69,44 +63,43 @@ def show(
 ) -> None:
     """Show one callback: its target, arguments and outcome."""
     with reading(load_settings()) as conn:
-        row = reads.one_callback(conn, id)
-    if row is None:
+        found = find_callback(conn, id)
+    if found is None:
         raise UserError(f"there is no callback {id}: see 'retrofill callbacks list'")
     if as_json:
-        more = ("options", "event", "lease_until", "switched_off_at")
-        return print_json({name: row[name] for name in (*listed.CALLBACK, *more)})
-    return _print_callback(dict(row))
+        return print_json(found[0])
+    return _print_callback(*found)
 
 
-def _print_callback(row: Mapping[str, Any]) -> None:
-    waits = row["state"] == CallbackState.PENDING
+def _print_callback(row: FullCallback, collects: bool) -> None:
+    waits = row.state == CallbackState.PENDING
     print_facts(
         {
-            "callback": str(row["deadline_id"]),
+            "callback": str(row.deadline_id),
             "called on": _called_on(row),
-            row["kind"]: row["name"],
-            "pipeline": row["pipeline"],
-            "backfill": row["backfill_id"],
-            "run": None if row["run_id"] is None else str(row["run_id"]),
-            "state": row["state"],
-            "calls": row["attempts"],
-            "runners lost": row["runners_lost"] or None,
-            "next call (UTC)": row["next_try_at"] if waits else None,
-            "ended (UTC)": row["finished_at"],
-            "at most once": "yes" if row["options"].get("at_most_once") else None,
-            "secret": row["options"].get("secret"),
-            "body": row["options"].get("body"),
-            "collects failures": "until the next call" if row["collects"] else None,
-            "switched off since (UTC)": row["switched_off_at"],
-            "last error": row["last_error"],
-            "kwargs": _as_text(row["kwargs"]),
-            "event": _as_text(row["event"]),
+            row.kind: row.name,
+            "pipeline": row.pipeline,
+            "backfill": row.backfill_id,
+            "run": None if row.run_id is None else str(row.run_id),
+            "state": row.state,
+            "calls": row.attempts,
+            "runners lost": row.runners_lost or None,
+            "next call (UTC)": row.next_try_at if waits else None,
+            "ended (UTC)": row.finished_at,
+            "at most once": "yes" if row.options.get("at_most_once") else None,
+            "secret": row.options.get("secret"),
+            "body": row.options.get("body"),
+            "collects failures": "until the next call" if collects else None,
+            "switched off since (UTC)": row.switched_off_at,
+            "last error": row.last_error,
+            "kwargs": _as_text(row.kwargs),
+            "event": _as_text(row.event),
         }
     )
 
 
-def _called_on(row: Mapping[str, Any]) -> str:
-    return f"on_{row['occasion']}" if row["occasion"] else f"deadline {row['alert']}"
+def _called_on(row: Callback) -> str:
+    return f"on_{row.occasion}" if row.occasion else f"deadline {row.alert}"
 
 
 def _as_text(value: Any) -> str | None:
@@ -146,7 +139,7 @@ def replay(
 
 def _failed(settings: Settings, pipeline: str | None) -> list[int]:
     with reading(settings) as conn:
-        return reads.failed_callbacks(conn, pipeline)
+        return failed_callbacks(conn, pipeline)
 
 
 def _replay(settings: Settings, id: int, seconds: float, silent: bool) -> Message:

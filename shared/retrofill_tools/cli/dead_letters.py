@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from retrofill_core.contract.deadlines import CallbackReplayRejected
 from retrofill_core.contract.pipelines import PipelineRejected
 from retrofill_core.contract.topics import Topic
 from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
-from retrofill_tools.cli.output import moment, print_json, print_text
+from retrofill_tools.cli.output import is_confirmed, moment, print_json, print_text
 from retrofill_tools.client.connect import load_settings
 from retrofill_tools.client.dead_letters import Letter, find_letter, newest, origin_of, read_range, republish
 from retrofill_tools.client.kafka import bounds_of, delete_before, partitions_of, reading_topics
@@ -25,10 +24,6 @@ from retrofill_tools.client.kafka import bounds_of, delete_before, partitions_of
 group = typer.Typer(
     name="dead-letters", help="List, replay and drop messages that could not be handled.", no_args_is_help=True
 )
-
-
-def register(app: typer.Typer) -> None:
-    app.add_typer(group)
 
 
 @group.command("list")
@@ -98,24 +93,14 @@ def drop(
     count = sum(doomed.counts.values())
     if count and not yes:
         what = "all of them" if last is None else f"those of partition {last.partition} up to {place}"
-        confirm(f"permanently delete {named(count)}, {what}?")
+        if not is_confirmed(f"permanently delete {named(count)}, {what}?"):
+            raise UserError("nothing was deleted (use --yes to skip this question)")
     if count:
         delete_before(settings, topic, doomed.ends)
     if as_json:
         print_json({"dropped": count, "by_partition": doomed.counts})
     else:
         print_text(f"dropped {named(count)}")
-
-
-def confirm(question: str) -> None:
-    """Ask on standard error, to keep standard output for results.
-
-    Raises ``UserError`` unless the answer is yes.
-    """
-    sys.stderr.write(f"{question} [y/N]: ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UserError("nothing was deleted (use --yes to skip this question)")
 
 
 def named(count: int) -> str:

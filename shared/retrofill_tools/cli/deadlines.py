@@ -16,16 +16,11 @@ from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.deadline import DeadlineState
 from retrofill_tools.cli.options import AsJson, Limit, PipelineFilter
 from retrofill_tools.cli.output import print_facts, print_json, print_table, print_text
-from retrofill_tools.client import listed
-from retrofill_tools.client import read as reads
 from retrofill_tools.client.connect import load_settings, reading
+from retrofill_tools.client.deadlines import CalledDeadline, Deadline, find_deadline, find_deadlines
 from retrofill_tools.client.kafka import follow
 
 group = typer.Typer(name="deadlines", help="List and show deadlines, watch misses.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    app.add_typer(group)
 
 
 @group.command("list")
@@ -45,12 +40,12 @@ def list_(
     soon = None if due_within is None else _duration(due_within)
     filters = {"state": state, "pipeline": pipeline, "backfill_id": backfill}
     with reading(load_settings()) as conn:
-        rows = [dict(row) for row in reads.deadlines(conn, filters, limit, soon)]
+        rows = find_deadlines(conn, filters, limit, soon)
     if as_json:
-        return print_json(listed.deadlines(rows))
+        return print_json(rows)
     return print_table(
         ["id", "alert", "pipeline", "of", "due (UTC)", "state", "why"],
-        [[str(r["id"]), r["alert"], r["pipeline"], _subject(r), r["due_at"], r["state"], _why(r)] for r in rows],
+        [[str(r.id), r.alert, r.pipeline, _subject(r), r.due_at, r.state, _why(r)] for r in rows],
         empty="no deadlines",
         keep=["id", "state"],
     )
@@ -63,16 +58,16 @@ def _duration(text: str) -> timedelta:
         raise WrongUsage(f"--due-within: {e}") from e
 
 
-def _subject(row: Mapping[str, Any]) -> Any:
+def _subject(row: Deadline) -> Any:
     """What the deadline is for: a run by its logical date, one of its tasks, or the backfill."""
-    if row["run_id"] is None:
-        return f"backfill {row['backfill_id']}"
-    day = row["interval_start"]
-    return day if row["task"] is None else f"{row['task']} of {day:%Y-%m-%d %H:%M}"
+    if row.run_id is None:
+        return f"backfill {row.backfill_id}"
+    day = row.interval_start
+    return day if row.task is None else f"{row.task} of {day:%Y-%m-%d %H:%M}"
 
 
-def _why(row: Mapping[str, Any]) -> str:
-    return row["reason"] or ("done since" if row["recovered_at"] is not None else "")
+def _why(row: Deadline) -> str:
+    return row.reason or ("done since" if row.recovered_at is not None else "")
 
 
 @group.command()
@@ -82,39 +77,37 @@ def show(
 ) -> None:
     """Show one deadline: what it is for, when it is due, and its outcome."""
     with reading(load_settings()) as conn:
-        found = reads.one_deadline(conn, id)
-    if found is None:
+        row = find_deadline(conn, id)
+    if row is None:
         raise UserError(f"there is no deadline {id}: see 'retrofill deadlines list'")
-    row = dict(found)
-    more = ("callback_state", "callback_attempts", "callback_error")
     if as_json:
-        return print_json({name: row[name] for name in (*listed.DEADLINE, *more)})
+        return print_json(row)
     return print_facts(
         {
-            "id": str(row["id"]),
-            "alert": row["alert"],
-            "pipeline": row["pipeline"],
-            "backfill": row["backfill_id"],
-            "run": None if row["run_id"] is None else f"{row['run_id']} of {row['interval_start']:%Y-%m-%d %H:%M} UTC",
-            "task": row["task"],
-            "counts from": f"{row['reference']} {row['interval_seconds'] or 0:+g} s",
-            "due (UTC)": row["due_at"],
-            "state": row["state"],
-            "why": row["reason"],
-            "decided (UTC)": row["decided_at"],
-            "done since (UTC)": row["recovered_at"],
-            "in the digest": None if row["digest_id"] is None else str(row["digest_id"]),
-            "callback": row["callback"],
+            "id": str(row.id),
+            "alert": row.alert,
+            "pipeline": row.pipeline,
+            "backfill": row.backfill_id,
+            "run": None if row.run_id is None else f"{row.run_id} of {row.interval_start:%Y-%m-%d %H:%M} UTC",
+            "task": row.task,
+            "counts from": f"{row.reference} {row.interval_seconds or 0:+g} s",
+            "due (UTC)": row.due_at,
+            "state": row.state,
+            "why": row.reason,
+            "decided (UTC)": row.decided_at,
+            "done since (UTC)": row.recovered_at,
+            "in the digest": None if row.digest_id is None else str(row.digest_id),
+            "callback": row.callback,
             "called": _called(row),
-            "last error": row["callback_error"],
+            "last error": row.callback_error,
         }
     )
 
 
-def _called(row: Mapping[str, Any]) -> str | None:
-    if row["callback_state"] is None:
+def _called(row: CalledDeadline) -> str | None:
+    if row.callback_state is None:
         return None
-    return f"{row['callback_state']}, calls: {row['callback_attempts']}"
+    return f"{row.callback_state}, calls: {row.callback_attempts}"
 
 
 @group.command()

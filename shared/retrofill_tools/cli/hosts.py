@@ -1,56 +1,86 @@
-"""``retrofill hosts``: where attempts are executed, and why drivers do not start."""
+"""``retrofill hosts`` and ``retrofill pools``: where attempts are executed, who serves which pool, and why drivers do not start."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import psycopg
 import typer
-from sqlalchemy import RowMapping
 from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.errors import UserError
-from retrofill_core.settings import NotConfigured
+from retrofill_core.settings import NotConfigured, Settings
 from retrofill_tools.cli.options import AsJson
-from retrofill_tools.cli.output import moment, print_json, print_table
-from retrofill_tools.client import read_hosts as reads
+from retrofill_tools.cli.output import moment, print_json, print_table, warn
 from retrofill_tools.client.connect import load_settings, reading
-from retrofill_tools.client.pools import summary
+from retrofill_tools.client.hosts import Host, Pool, find_hosts, pools_of, pools_of_pipelines, why_unserved
+
+pools = typer.Typer(name="pools", help="Show pools of drivers.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    app.command("hosts")(list_)
-
-
-def list_(as_json: AsJson = False) -> None:
+def list_hosts(as_json: AsJson = False) -> None:
     """List run-starters with their seats, and why drivers do not start."""
     with reading(load_settings()) as conn:
-        rows = reads.hosts(conn)
+        rows = find_hosts(conn)
     if as_json:
-        print_json([dict(row) for row in rows])
+        print_json(rows)
     else:
         print_hosts(rows)
 
 
-def known() -> tuple[list[RowMapping], list[dict[str, Any]]]:
+def known() -> tuple[list[Host], list[Pool]]:
     """The hosts and pools, none if Postgres does not answer."""
     try:
         with reading(load_settings()) as conn:
-            there = reads.hosts(conn)
-            return there, summary(there, reads.pools_of_pipelines(conn))
+            there = find_hosts(conn)
+            return there, pools_of(there, pools_of_pipelines(conn))
     except (SQLAlchemyError, psycopg.Error, NotConfigured, UserError):
         return [], []
 
 
-def print_hosts(rows: list[RowMapping]) -> None:
+def print_hosts(rows: list[Host]) -> None:
     print_table(
         ["host", "pool", "seats", "started (UTC)", "its drivers"],
-        [[row["name"], row["pool"], _seats(row), moment(row["started_at"]), row["note"] or ""] for row in rows],
+        [[row.name, row.pool, _seats(row), moment(row.started_at), row.note or ""] for row in rows],
         empty="no run-starter is alive",
         keep=["host", "pool", "seats"],
     )
 
 
-def _seats(row: RowMapping) -> str:
-    counted = ", ".join(f"{row[kind]} {kind}" for kind in ("busy", "warm", "cold") if row[kind])
-    return counted if row["alive"] else f"{counted} (dead)"
+def _seats(of: Host) -> str:
+    seats = {"busy": of.busy, "warm": of.warm, "cold": of.cold}
+    counted = ", ".join(f"{number} {kind}" for kind, number in seats.items() if number)
+    return counted if of.alive else f"{counted} (dead)"
+
+
+@pools.command("list")
+def list_pools(as_json: AsJson = False) -> None:
+    """List the pools that are served or used, with hosts, seats and versions."""
+    with reading(load_settings()) as conn:
+        found = pools_of(find_hosts(conn), pools_of_pipelines(conn))
+    if as_json:
+        return print_json(found)
+    return print_table(
+        ["pool", "hosts", "slots", "free", "Python", "Spark", "pipelines"],
+        [
+            [
+                each.pool,
+                each.hosts or "nobody serves it",
+                *(each.slots, each.free),
+                *(", ".join(versions) or "-" for versions in (each.python, each.spark)),
+                each.pipelines,
+            ]
+            for each in found
+        ],
+        empty="no run-starter is alive, and no pipeline is applied",
+        keep=["pool", "hosts", "slots", "free"],
+    )
+
+
+def warn_of_unserved(settings: Settings, pools: Iterable[str]) -> None:
+    """Warn of pools that nobody serves now, if Postgres tells: who applies may have no access to it."""
+    try:
+        with reading(settings) as conn:
+            warn([why for pool in pools if (why := why_unserved(conn, pool)) is not None])
+    except (SQLAlchemyError, psycopg.Error, NotConfigured):
+        return

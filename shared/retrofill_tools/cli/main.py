@@ -5,46 +5,26 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from retrofill.errors import Interrupted, NotConfigured, UserError, WrongUsage, first_line
+from retrofill_core.startup import importing
+from retrofill_tools.cli.commands import COMMANDS
+from retrofill_tools.cli.options import words
 
 REFUSED = 1
 INTERRUPTED = 130
 STATUS = {WrongUsage: 2, Interrupted: INTERRUPTED}
 
-# Modules of commands in this package and the commands that each registers, in the order of the help.
-MODULES = {
-    "stack": ("up", "down", "status", "logs", "service"),
-    "console": ("console",),
-    "hosts": ("hosts",),
-    "init": ("init",),
-    "recover": ("recover",),
-    "purge": ("purge",),
-    "config": ("config",),
-    "pipelines": ("pipelines",),
-    "places": ("places",),
-    "pools": ("pools",),
-    "backfills": ("backfill",),
-    "runs": ("runs",),
-    "intervals": ("intervals",),
-    "deadlines": ("deadlines",),
-    "callbacks": ("callbacks",),
-    "dead_letters": ("dead-letters",),
-    "overview": ("watch",),
-    "completion": ("completion",),
-}
 
+def command_line(words: Sequence[str] | None = None) -> typer.Typer:
+    """All commands, or those that these words need: a module's imports take longer than most commands.
 
-def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The commands that these arguments need: a group's imports take longer than most commands.
-
-    All of them, unless the first argument is a command's name or ``--version``.
+    Where the words name no command, whatever is printed lists commands: it gets their names and first sentences.
     """
     app = typer.Typer(
         name="retrofill",
@@ -54,20 +34,44 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(options)
-    for module in _needed(arguments):
-        import_module(f"retrofill_tools.cli.{module}").register(app)
+    if words is None:
+        for name in COMMANDS:
+            _load(app, name)
+        return app
+    found = COMMANDS.get(words[0]) if words else None
+    if found is None:
+        _list(app, {name: each.about for name, each in COMMANDS.items()})
+    elif found.commands and words[1:2] not in [[name] for name in found.commands]:
+        group = typer.Typer(name=words[0], help=found.about, no_args_is_help=True)
+        _list(group, found.commands)
+        app.add_typer(group)
+    else:
+        _load(app, words[0])
     return app
 
 
-def _needed(arguments: Sequence[str]) -> Sequence[str]:
-    if list(arguments) == ["--version"]:
-        return ()
-    named = [module for module, commands in MODULES.items() if arguments and arguments[0] in commands]
-    return named or tuple(MODULES)
+def _load(app: typer.Typer, name: str) -> None:
+    module, _, attribute = COMMANDS[name].place.partition(":")
+    found = getattr(import_module(f"retrofill_tools.cli.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        app.add_typer(found)
+    else:
+        app.command(name)(found)
+
+
+def _list(app: typer.Typer, commands: Mapping[str, str]) -> None:
+    for name, about in commands.items():
+        app.command(name, help=about)(_listed)
+
+
+def _listed() -> None:
+    """A command of which only the name is needed."""
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"retrofill {version('retrofill')}")
         raise typer.Exit
 
@@ -112,8 +116,7 @@ def _of_a_server(error: Exception) -> str | None:
     from confluent_kafka import KafkaException
     from sqlalchemy.exc import SQLAlchemyError
 
-    from retrofill_tools.client.connect import load_settings
-    from retrofill_tools.client.failures import explain_kafka, explain_postgres
+    from retrofill_tools.client.connect import explain_kafka, explain_postgres, load_settings
 
     if isinstance(error, SQLAlchemyError | psycopg.Error):
         return explain_postgres(error)
@@ -123,8 +126,9 @@ def _of_a_server(error: Exception) -> str | None:
 def _run() -> None:
     """Run the command, and write all that it printed. Raises ``OSError`` if that cannot be written."""
     try:
-        # The shell's questions come without arguments.
-        command_line(sys.argv[1:])(prog_name="retrofill")
+        with importing():
+            app = command_line(words())
+        app(prog_name="retrofill")
     finally:
         try:
             # There is none if whoever started this closed it.

@@ -11,11 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from retrofill_core.domain.estimate import Estimate
 from retrofill_tools.client.documents import plain
+from retrofill_tools.client.previews import Expectation
 
 STATE_STYLES = {
     "succeeded": "green",
@@ -32,7 +35,6 @@ STATE_STYLES = {
     "cancelled": "yellow",
     "void": "dim",
 }
-
 # Colors, or what terminals would execute: titles, the clipboard, the position to write at.
 _CONTROL = re.compile(r"\x1b\[[0-9;:]*m|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
@@ -55,6 +57,19 @@ def print_json(document: Any) -> None:
 def print_text(text: str) -> None:
     """Print a line without interpreting markup."""
     console().print(harmless(text), markup=False, soft_wrap=True)
+
+
+def warn(problems: Iterable[str]) -> None:
+    """Print each once on stderr, where scripts do not read."""
+    for problem in dict.fromkeys(problems):
+        typer.echo(f"retrofill: {harmless(problem)}", err=True)
+
+
+def is_confirmed(question: str) -> bool:
+    """Ask on standard error, to keep standard output for results."""
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def harmless(text: str) -> str:
@@ -127,3 +142,33 @@ def counts(by_name: Mapping[str, int]) -> str:
 def duration(seconds: float) -> str:
     """``1:02:03``, or ``2 days, 1:02:03``."""
     return str(timedelta(seconds=round(seconds)))
+
+
+def time_left(found: Estimate) -> str:
+    """The time left and its range."""
+    return f"{duration(found.seconds)} left ({duration(found.low)} to {duration(found.high)})"
+
+
+def cost(used: Mapping[str, Any]) -> str | None:
+    """What Spark used, in one line; ``None``: it did not tell."""
+    if used.get("core_seconds") is None:
+        return None
+    parts = [f"{used['core_seconds'] / 3600:,.2f} core-hours"]
+    if used.get("shuffle_bytes") is not None:
+        parts.append(f"{used['shuffle_bytes'] / 1e9:,.2f} GB shuffled")
+    parts += [
+        f"{used[name]:,} {name.replace('_', ' ')}"
+        for name in ("rows_read", "rows_written")
+        if used.get(name) is not None
+    ]
+    return ", ".join(parts)
+
+
+def expectation(found: Expectation) -> str:
+    """A preview for people."""
+    times = found.estimate
+    if times is None:
+        return found.why
+    took = f"would take about {duration(times.seconds)} ({duration(times.low)} to {duration(times.high)})"
+    hours = "" if found.core_hours is None else f" and {found.core_hours:,.2f} core-hours"
+    return f"{took}{hours}, {found.why}"

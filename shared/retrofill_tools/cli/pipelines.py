@@ -2,45 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_conf
 from retrofill.sdk.duration import written
+from retrofill_core.contract.explain import explain
 from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, is_own
 from retrofill_core.domain.batch_size import target_seconds
+from retrofill_core.domain.environment import PackedEnvironment
 from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.target import FunctionCall, Target, TopicMessage, WebhookCall
+from retrofill_core.driver_package import inspecting
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import CannotArchive, archive_of
 from retrofill_core.user_code.open_store import open_store
 from retrofill_core.user_code.source import Source
 from retrofill_core.user_code.store import CodeStoreFails
-from retrofill_tools.cli.completion import pipeline_names
-from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
+from retrofill_tools.cli.hosts import warn_of_unserved
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, TimeLimit, pipeline_names
 from retrofill_tools.cli.output import cell, duration, print_facts, print_json, print_table, print_text
-from retrofill_tools.cli.pools import warn_of_unserved
-from retrofill_tools.cli.reading import packed, read_source
-from retrofill_tools.cli.targets import check_targets
-from retrofill_tools.client import listed
-from retrofill_tools.client import read as reads
-from retrofill_tools.client.ask import ask
-from retrofill_tools.client.backfill_facts import batch_size
 from retrofill_tools.client.connect import load_settings, reading
-from retrofill_tools.client.pipeline_facts import find_pipeline, pipeline_as_json
+from retrofill_tools.client.kafka import ask
+from retrofill_tools.client.pipelines import applied_pipelines, find_pipeline, last_applied_at, pipeline_as_json
 
-# What a definition names by its content.
-HASHES = ("code", "environment")
 group = typer.Typer(name="pipelines", help="Apply, list and show pipelines.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(group)
+@dataclass(frozen=True)
+class Accepted:
+    """A pipeline that was applied. ``schedule_before`` and ``timezone_before``: if they have changed."""
+
+    name: str
+    accepted: bool
+    changed: bool
+    schedule_before: str | None
+    timezone_before: str | None
+    code_sha256: str | None
+    environment_sha256: str | None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A pipeline that the planner refused."""
+
+    name: str
+    accepted: bool
+    message: str
+    code_sha256: str | None
+    environment_sha256: str | None
 
 
 @group.command()
@@ -72,7 +92,7 @@ def apply(
 ) -> None:
     """Apply the pipelines of a Python file or module."""
     settings = load_settings()
-    results = []
+    results: list[Accepted | Refused] = []
     environment = None if requirements is None else packed(requirements, settings, python)
     read = read_source(source, settings, python, environment)
     definitions = chosen(read.definitions, name, source)
@@ -86,22 +106,18 @@ def apply(
         code = definition.code.model_copy(update={"environment": environment})
         message = PipelineApplied(pipeline=definition.model_copy(update={"code": code}))
         answer = ask(settings, Topic.PIPELINES, definition.name, message, timeout)
-        hashes = {"code_sha256": code.sha256, "environment_sha256": environment and environment.sha256}
-        results.append({**_result(definition.name, answer), **hashes})
+        results.append(
+            _result(definition.name, answer, code.sha256, None if environment is None else environment.sha256)
+        )
     if as_json:
         print_json({"pipelines": results})
-    refused = [result for result in results if not result["accepted"]]
-    accepted = {result["name"] for result in results if result["accepted"]}
-    warn_of_unserved(settings, [each.pool for each in definitions if each.name in accepted])
-    for result in results:
-        if result["accepted"] and not as_json:
-            named = [f"{kind} {sha256[:12]}" for kind in HASHES if (sha256 := result[f"{kind}_sha256"])]
-            what = f" ({', '.join(named)})" if named else ""
-            print_text(f"{result['name']}: {'applied' if result['changed'] else 'nothing changed'}{what}")
-            if result["schedule_before"] is not None:
-                print_text(_changed_schedule(result))
-    if refused:
-        raise UserError("; ".join(f"{result['name']}: {result['message']}" for result in refused))
+    accepted = [each for each in results if isinstance(each, Accepted)]
+    names = {each.name for each in accepted}
+    warn_of_unserved(settings, [each.pool for each in definitions if each.name in names])
+    for each in () if as_json else accepted:
+        _print_accepted(each)
+    if refused := [f"{each.name}: {each.message}" for each in results if isinstance(each, Refused)]:
+        raise UserError("; ".join(refused))
 
 
 def chosen(found: Sequence[PipelineDefinition], name: str | None, source: str) -> list[PipelineDefinition]:
@@ -113,54 +129,48 @@ def chosen(found: Sequence[PipelineDefinition], name: str | None, source: str) -
     return picked
 
 
-def _result(name: str, answer: object) -> dict[str, Any]:
+def _result(name: str, answer: object, code: str | None, environment: str | None) -> Accepted | Refused:
     match answer:
         case PipelineAccepted(changed=changed, schedule_before=schedule, timezone_before=timezone):
-            before = {"schedule_before": schedule, "timezone_before": timezone}
-            return {"name": name, "accepted": True, "changed": changed, **before}
+            return Accepted(name, True, changed, schedule, timezone, code, environment)
         case PipelineRejected(message=message):
-            return {"name": name, "accepted": False, "message": message}
+            return Refused(name, False, message, code, environment)
     raise UserError(f"{name}: unexpected reply: {getattr(answer, 'type', answer)}")
 
 
-def _changed_schedule(result: dict[str, Any]) -> str:
-    """What a changed schedule means for what is done."""
-    before = f"{result['schedule_before']} ({result['timezone_before']})"
-    return (
-        f"  its schedule was {before}: what that has processed counts where succeeded runs cover an interval whole; "
-        f"'retrofill backfill dry-run {result['name']} --from DATE --to DATE' shows it"
-    )
+def _print_accepted(of: Accepted) -> None:
+    hashes = {"code": of.code_sha256, "environment": of.environment_sha256}
+    named = ", ".join(f"{kind} {sha256[:12]}" for kind, sha256 in hashes.items() if sha256)
+    print_text(f"{of.name}: {'applied' if of.changed else 'nothing changed'}{f' ({named})' if named else ''}")
+    if of.schedule_before is not None:
+        # What it means for what is done.
+        print_text(
+            f"  its schedule was {of.schedule_before} ({of.timezone_before}): what that has processed counts where "
+            "succeeded runs cover an interval whole; "
+            f"'retrofill backfill dry-run {of.name} --from DATE --to DATE' shows it"
+        )
 
 
 @group.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List the applied pipelines."""
     with reading(load_settings()) as conn:
-        rows = reads.pipelines(conn)
+        found = applied_pipelines(conn)
     if as_json:
-        return print_json(listed.pipelines(rows))
+        return print_json(found)
     columns = ["name", "schedule", "time zone", "batch", "tasks", "active", "applied (UTC)"]
     return print_table(
         columns,
         [
             [
-                row["name"],
-                row["definition"]["schedule"],
-                row["definition"]["timezone"],
-                _batch(row["definition"]),
-                len(row["definition"]["tasks"]),
-                row["active_backfills"],
-                row["applied_at"],
+                *(each.name, each.schedule, each.timezone),
+                str(each.batch_size) if each.batch_mode == "each" else f"{each.batch_size}, {each.batch_mode}",
+                *(len(each.tasks), each.active_backfills, each.applied_at),
             ]
-            for row in rows
+            for each in found
         ],
         empty="no pipelines yet: retrofill pipelines apply FILE",
     )
-
-
-def _batch(definition: dict[str, Any]) -> str:
-    size, mode = batch_size(definition), definition.get("batch_mode", "each")
-    return str(size) if mode == "each" else f"{size}, {mode}"
 
 
 @group.command()
@@ -173,7 +183,7 @@ def show(
     """Show one pipeline: its schedule, tasks, deadlines and code."""
     with reading(load_settings()) as conn:
         definition = find_pipeline(conn, name).definition
-        applied_at = reads.applied_at(conn, name)
+        applied_at = last_applied_at(conn, name)
     if as_json:
         return print_json(pipeline_as_json(definition, applied_at))
     return _print_pipeline(definition, applied_at)
@@ -265,3 +275,129 @@ def ship(settings: Settings, source: Source, include: Sequence[Path]) -> list[Pi
         raise UserError(str(e)) from e
     shipped = {"sha256": archive.sha256, "root": str(source.root)}
     return [each.model_copy(update={"code": each.code.model_copy(update=shipped)}) for each in source.definitions]
+
+
+def packed(requirements: Path, settings: Settings, python: str | None) -> PackedEnvironment:
+    """The environment of a requirements file, which the code store has. Raises ``UserError``."""
+    # Imported here: few need it.
+    from retrofill_core.user_code.packing import pack
+
+    return pack(settings, requirements, python, lambda line: typer.echo(f"retrofill: {line}", err=True))
+
+
+def read_source(
+    source: str, settings: Settings, python: str | None, environment: PackedEnvironment | None = None
+) -> Source:
+    """The pipelines of a file or module, as data.
+
+    They are read by the interpreter ``python``, in the environment if there is one. Raises
+    ``UserError``.
+    """
+    # Only this command imports user code.
+    from retrofill.user_code.loading import PipelineFileError
+    from retrofill_core.user_code.source import read_here, read_with
+
+    try:
+        if environment is not None:
+            python = unpacked(environment, settings, python)
+        return read_here(source) if python is None else read_with(python, inspecting(settings.home), source)
+    except PipelineFileError as e:
+        raise UserError(str(e)) from e
+    except ValidationError as e:
+        raise UserError(f"{source}: {explain(e)}") from e
+    except OSError as e:
+        raise UserError(f"{settings.home} cannot be written: {e.strerror}: set RETROFILL_HOME") from e
+
+
+def unpacked(environment: PackedEnvironment, settings: Settings, python: str | None) -> str:
+    """The interpreter of an environment on this machine, which unpacks it once. Raises ``UserError``."""
+    from retrofill_core.user_code.environments import Environments, Packed
+    from retrofill_core.user_code.store import CodeUnavailable
+
+    try:
+        found = Environments(settings, python or sys.executable).unpack(Packed(environment.sha256, environment.python))
+    except CodeUnavailable as e:
+        raise UserError(str(e)) from e
+    return found.python
+
+
+def check_targets(definition: PipelineDefinition, settings: Settings) -> None:
+    """Raises ``UserError`` for the first callback that cannot be called."""
+    for where, target, kwargs in _calls(definition):
+        try:
+            check_target(target, settings, kwargs)
+        except ValueError as e:
+            raise UserError(f"{definition.name}: {where}: {e}") from e
+
+
+def _calls(definition: PipelineDefinition) -> Iterator[tuple[str, Target, Mapping[str, Any]]]:
+    for alert in definition.deadlines:
+        if alert.callback is not None:
+            yield f"deadline {alert.name!r}", alert.callback, alert.kwargs
+    for occasion, rules in definition.rules.items():
+        for rule in rules:
+            yield f"on_{occasion}", rule.callback, rule.kwargs
+
+
+def check_target(target: Target, settings: Settings, kwargs: Mapping[str, Any] | None = None) -> None:
+    """Raises ``ValueError`` if ``target`` is not allowed or does not accept the kwargs."""
+    match target:
+        case FunctionCall(name=name):
+            if name not in settings.callbacks:
+                raise ValueError(
+                    f"there is no callback {name!r}; RETROFILL_CALLBACKS has: {_names(settings.callbacks)}"
+                )
+            _check_call(name, settings.callbacks[name], kwargs or {})
+        case WebhookCall(secret=secret, routing_key=key):
+            if secret not in settings.webhook_secrets:
+                known = _names(settings.webhook_secrets)
+                raise ValueError(f"there is no webhook secret {secret!r}; RETROFILL_WEBHOOK_SECRETS has: {known}")
+            if key is not None and key not in settings.pagerduty_keys:
+                known = _names(settings.pagerduty_keys)
+                raise ValueError(f"there is no routing key {key!r}; RETROFILL_PAGERDUTY_KEYS has: {known}")
+        case TopicMessage(topic=topic):
+            if is_own(topic, settings.topic_prefix):
+                raise ValueError(f"the topic {topic!r} is one of Retrofill's own: use a topic of yours")
+
+
+def _check_call(name: str, place: str, kwargs: Mapping[str, Any]) -> None:
+    function = _function(place)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some C functions have no signature
+        return
+    try:
+        given = dict(kwargs)
+        parameter = signature.parameters.get("context")
+        if parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            given.setdefault("context", {})
+        signature.bind(**given)
+    except TypeError as e:
+        raise ValueError(
+            f"the callback {name!r} ({place}) does not accept these kwargs: {e}; it takes {_takes(signature)}"
+        ) from e
+
+
+def _function(place: str) -> Callable[..., Any]:
+    # As in the process that calls it, modules in the working directory can be imported.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    module, _, path = place.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except Exception as e:
+        raise ValueError(f"the callback {place} cannot be imported: {type(e).__name__}: {e}") from e
+    if not callable(found):
+        raise ValueError(f"{place} is not a function but of type {type(found).__name__}")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _takes(signature: inspect.Signature) -> str:
+    return ", ".join(str(p) for name, p in signature.parameters.items() if name != "context") or "nothing"
+
+
+def _names(known: dict[str, Any]) -> str:
+    return ", ".join(sorted(known)) or "none"

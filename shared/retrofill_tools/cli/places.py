@@ -21,10 +21,6 @@ from retrofill_tools.cli.output import print_json, print_text
 group = typer.Typer(name="places", help="Give up directories that belong to intervals.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(group)
-
-
 @group.command()
 def release(
     paths: Annotated[

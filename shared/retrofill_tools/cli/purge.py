@@ -19,8 +19,7 @@ from retrofill.sdk.duration import seconds_of
 from retrofill.system.crash import arm
 from retrofill_core.contract.topics import CLI_CLIENT
 from retrofill_core.store.engine import make_engine
-from retrofill_tools.admin.export import CannotExport
-from retrofill_tools.admin.purge import CannotPurge, Purge, Purged
+from retrofill_tools.admin.purge import CannotExport, CannotPurge, Purge, Purged
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import console, counts, moment, print_json, print_table, print_text
 from retrofill_tools.client.connect import load_settings
@@ -29,10 +28,6 @@ from retrofill_tools.client.connect import load_settings
 LEAST = timedelta(days=1)
 MOST = timedelta(days=36_500)
 LINE_SECONDS = 5.0
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(purge)
 
 
 def purge(

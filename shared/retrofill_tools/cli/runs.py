@@ -1,4 +1,4 @@
-"""``retrofill runs``: list, show, retry and cancel single runs of a backfill, and read their logs."""
+"""``retrofill runs`` and ``retrofill intervals``: list, show, retry and cancel single runs, and the history of an interval."""
 
 from __future__ import annotations
 
@@ -19,28 +19,23 @@ from retrofill_core.contract.base import MAX_INT, Message
 from retrofill_core.contract.explain import explain
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.run import RunState
-from retrofill_tools.cli import run_logs, run_showing
+from retrofill_tools.cli import one_run
 from retrofill_tools.cli.arguments import Dates, read_bound, read_dates
-from retrofill_tools.cli.completion import backfill_ids
-from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
+from retrofill_tools.cli.one_run import bounds
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit, backfill_ids, pipeline_names
 from retrofill_tools.cli.output import moment, print_json, print_table, print_text
-from retrofill_tools.client import listed
-from retrofill_tools.client import read as reads
-from retrofill_tools.client.ask import ask
-from retrofill_tools.client.backfill_facts import existing
+from retrofill_tools.client.backfills import find_backfill
 from retrofill_tools.client.connect import load_settings, reading
+from retrofill_tools.client.intervals import FinishedRun, history
+from retrofill_tools.client.kafka import ask
+from retrofill_tools.client.pipelines import find_pipeline
+from retrofill_tools.client.runs import find_runs
 
 group = typer.Typer(
     name="runs", help="List, show, retry and cancel single runs, and read their logs.", no_args_is_help=True
 )
-
 Backfill = Annotated[str, typer.Argument(metavar="BACKFILL", help="The backfill's id.", autocompletion=backfill_ids)]
-
-
-def register(app: typer.Typer) -> None:
-    group.command()(run_showing.show)
-    group.command()(run_logs.logs)
-    app.add_typer(group)
+intervals = typer.Typer(name="intervals", help="Show what became of a data interval.", no_args_is_help=True)
 
 
 @group.command("list")
@@ -52,23 +47,22 @@ def list_(
 ) -> None:
     """List the runs of a backfill, in the order of their intervals."""
     with reading(load_settings()) as conn:
-        row = existing(conn, backfill)
-        rows = reads.runs(conn, backfill, state or [], limit)
+        zone = find_backfill(conn, backfill).definition.timezone
+        found = find_runs(conn, backfill, state or [], limit)
     if as_json:
-        return print_json(listed.runs(rows))
-    zone = row["definition"].get("timezone", "UTC")
+        return print_json(found)
     return print_table(
         ["run", f"interval ({zone})", "state", "begun", "started (UTC)", "finished (UTC)"],
         [
             [
-                str(each["id"]),
-                moment(each["interval_start"], zone),
-                each["state"] if each["superseded_by"] is None else f"{each['state']}, retried",
-                each["attempt"],
-                each["started_at"],
-                each["finished_at"],
+                str(each.id),
+                moment(each.interval_start, zone),
+                each.state if each.superseded_by is None else f"{each.state}, retried",
+                each.attempt,
+                each.started_at,
+                each.finished_at,
             ]
-            for each in rows
+            for each in found
         ],
         empty="no runs",
         keep=["run", "state", "begun"],
@@ -139,3 +133,51 @@ def _request(intervals: list[str], runs: list[int]) -> RunCancelRequested:
         return RunCancelRequested(intervals=bounds, run_ids=tuple(runs))
     except ValidationError as e:
         raise WrongUsage(explain(e)) from e
+
+
+@intervals.command("show")
+def show_interval(
+    pipeline: Annotated[
+        str, typer.Argument(metavar="PIPELINE", help="Name of an applied pipeline.", autocompletion=pipeline_names)
+    ],
+    day: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATE", help="A logical date, or a day: all intervals that overlap it, of any schedule."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show who processed an interval when, with which code, and what that published."""
+    with reading(load_settings()) as conn:
+        stored = find_pipeline(conn, pipeline)
+        zone = stored.definition.timezone
+        rows = history(conn, stored.no, *bounds(day, zone))
+    if as_json:
+        return print_json(rows)
+    if not rows:
+        return print_text(f"no run of {pipeline} has processed {day}")
+    for row in rows:
+        _print_interval(row, zone)
+    return None
+
+
+def _print_interval(row: FinishedRun, zone: str) -> None:
+    by = f" by {row.triggered_by}" if row.triggered_by else ""
+    code = (row.code_sha256 or "in place")[:12]
+    interval = f"{moment(row.interval_start, zone)} – {moment(row.interval_end, zone)}"
+    print_text(f"{interval}: run {row.run_id} of backfill {row.backfill_id}{by}")
+    print_text(f"  {row.state} {moment(row.finished_at)} (UTC), attempt {row.attempt_id}, code {code}")
+    if row.restores:
+        did = "restored" if row.state == RunState.SUCCEEDED else "was to restore"
+        print_text(f"  {did} what run {row.restores} had replaced")
+    if row.undone_by:
+        print_text(f"  undone by run {row.undone_by}")
+    for output in row.published:
+        version = f", version {output['version']}" if "version" in output else ""
+        print_text(f"  published {output['name']}{version}")
+
+
+# Last in the help.
+group.command()(one_run.show)
+group.command()(one_run.logs)

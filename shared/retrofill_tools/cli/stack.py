@@ -1,4 +1,4 @@
-"""``up``, ``down``, ``status``, ``logs``, ``service``: the embedded stack of ``RETROFILL_HOME``."""
+"""``up``, ``down``, ``status`` and ``logs`` of the embedded stack, and ``service`` and ``console`` in the foreground."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from collections import deque
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,25 +17,18 @@ from rich.table import Table
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_remote
 from retrofill_core.contract.topics import SERVICES
-from retrofill_tools.cli import hosts, pools
-from retrofill_tools.cli.output import print_json
+from retrofill_tools.cli import hosts
+from retrofill_tools.cli.options import AsJson
+from retrofill_tools.cli.output import print_json, warn
 from retrofill_tools.client.connect import checked_settings
-from retrofill_tools.client.pools import unserved
+from retrofill_tools.client.hosts import unserved
 
 if TYPE_CHECKING:
     from retrofill_tools.stack.stack import Stack, Status
 
 # A part that ends soon after each start, or that cannot be started at all.
 BROKEN = ("failing", "failed")
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(up)
-    app.command()(down)
-    app.command()(status)
-    app.command()(logs)
-    app.command()(service)
+NEEDS = ("starlette", "uvicorn")
 
 
 def _stack() -> Stack:
@@ -46,7 +40,7 @@ def _stack() -> Stack:
     return Stack(checked_settings())
 
 
-def up(as_json: Json = False) -> None:
+def up(as_json: AsJson = False) -> None:
     """Start the embedded stack: Kafka, Postgres, Spark and the services."""
     console = Console(stderr=as_json)
     stack = _stack()
@@ -74,7 +68,7 @@ def up(as_json: Json = False) -> None:
         console.print(f"Console {found.endpoints.get('console')}")
 
 
-def down(as_json: Json = False) -> None:
+def down(as_json: AsJson = False) -> None:
     """Stop the embedded stack. Its data is kept."""
     try:
         stopped = _stack().down()
@@ -86,7 +80,7 @@ def down(as_json: Json = False) -> None:
         Console().print("stopped" if stopped else "nothing was running")
 
 
-def status(as_json: Json = False) -> None:
+def status(as_json: AsJson = False) -> None:
     """Show the state of all parts, their addresses, and the seats of run-starters.
 
     The exit status is 1 while a part is failing.
@@ -95,12 +89,12 @@ def status(as_json: Json = False) -> None:
     found = stack.status()
     there, served = hosts.known() if any(part.state == "running" for part in found.parts) else ([], [])
     if as_json:
-        print_json(_document(found) | {"hosts": [dict(row) for row in there], "pools": served})
+        print_json(_document(found) | {"hosts": there, "pools": served})
     else:
         _show(found)
         if there:
             hosts.print_hosts(there)
-            pools.warn(unserved(each["pool"]) for each in served if not each["hosts"])
+            warn(unserved(each.pool) for each in served if not each.hosts)
     if any(part.state in BROKEN for part in found.parts):
         raise typer.Exit(1)
 
@@ -158,7 +152,7 @@ def logs(
     name: Annotated[str, typer.Argument(help="A part of the stack, drivers or supervisor.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last lines to print.")] = 100,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the log of a part. Those of attempts: retrofill runs logs."""
     from retrofill_tools.stack.layout import PARTS, SUPERVISOR
@@ -185,3 +179,18 @@ def service(name: Annotated[str, typer.Argument(help="One of the four services."
     if name not in SERVICES:
         raise UserError(f"there is no service {name!r}: choose one of {', '.join(SERVICES)}")
     os.execv(sys.executable, [sys.executable, "-m", SERVICES[name].package])
+
+
+def console(
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Port to listen on. Default: RETROFILL_CONSOLE_PORT.")
+    ] = None,
+) -> None:
+    """Serve the web page in the foreground, also for an installation elsewhere.
+
+    The embedded stack has one already: 'retrofill status' shows its address.
+    """
+    if missing := [name for name in NEEDS if find_spec(name) is None]:
+        raise UserError(f"the console is not installed ({missing[0]}): install retrofill[console]")
+    chosen = [] if port is None else ["--port", str(port)]
+    os.execv(sys.executable, [sys.executable, "-m", "retrofill_console", *chosen])

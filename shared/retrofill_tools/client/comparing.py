@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, select
 
 from retrofill.driver.session import connect_apart
 from retrofill.driver.versions import set_all
@@ -28,9 +28,22 @@ from retrofill_core.pools import pools_of, settings_of
 from retrofill_core.settings import Settings
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import run
-from retrofill_tools.client.read import planned
+from retrofill_tools.client.backfills import Backfill
+from retrofill_tools.client.documents import names
+from retrofill_tools.client.pipelines import StoredDefinition
 
 RETRIES: dict[str, Any] = {"max_retries": 3, "initial_backoff": 200, "max_backoff": 1000, "jitter": 0}
+
+
+@dataclass(frozen=True)
+class StagedRun:
+    """A run that waits for a review."""
+
+    id: int
+    interval_start: datetime
+    interval_end: datetime
+    outputs: dict[str, list[str]]
+    accepted_attempt: int
 
 
 @dataclass(frozen=True)
@@ -75,32 +88,27 @@ class Change:
         }
 
 
-def staged_runs(conn: Connection, row: RowMapping) -> Sequence[RowMapping]:
+def staged_runs(conn: Connection, of: Backfill) -> list[StagedRun]:
     """The runs of a backfill that wait for its review. Raises ``UserError`` if there are none."""
-    approvals = planned(row).approved
-    if approvals is None:
-        raise UserError(
-            f"backfill {row['id']} did not ask for a review (publish, --review): there is nothing to compare"
-        )
-    columns = (run.c.id, run.c.interval_start, run.c.interval_end, run.c.outputs, run.c.accepted_attempt)
-    mine = (run.c.backfill_id == row["id"]) & in_state(run, RunState.STAGED) & (run.c.review >= approvals)
-    found = conn.execute(select(*columns).where(mine).order_by(run.c.position)).mappings().all()
-    if not found and approvals:
-        raise UserError(f"backfill {row['id']} was approved: there is nothing to compare")
+    if of.approved is None:
+        raise UserError(f"backfill {of.id} did not ask for a review (publish, --review): there is nothing to compare")
+    mine = (run.c.backfill_id == of.id) & in_state(run, RunState.STAGED) & (run.c.review >= of.approved)
+    columns = (run.c[name] for name in names(StagedRun))
+    found = [StagedRun(*row) for row in conn.execute(select(*columns).where(mine).order_by(run.c.position))]
+    if not found and of.approved:
+        raise UserError(f"backfill {of.id} was approved: there is nothing to compare")
     if not found:
-        raise UserError(
-            f"backfill {row['id']} is {row['state']} and has nothing staged yet: there is nothing to compare"
-        )
+        raise UserError(f"backfill {of.id} is {of.state} and has nothing staged yet: there is nothing to compare")
     return found
 
 
 @contextmanager
-def spark_of(settings: Settings, definition: Mapping[str, Any]) -> Iterator[Any]:
+def spark_of(settings: Settings, definition: StoredDefinition) -> Iterator[Any]:
     """A session of the pool's Spark Connect, with the pipeline's settings.
 
     Raises ``UserError`` if the pool has no address of it, or it does not answer.
     """
-    pool = definition.get("pool", "default")
+    pool = definition.pool
     try:
         pool_settings = settings_of(settings, pool)
         session_conf = pools_of(settings)[pool].session_conf
@@ -108,14 +116,14 @@ def spark_of(settings: Settings, definition: Mapping[str, Any]) -> Iterator[Any]
         raise UserError(f"RETROFILL_POOLS does not define the pool {pool!r} of the pipeline") from e
     remote = pool_settings.spark_remote
     if remote is None:
-        why = f" that knows the catalogs of {definition['name']}" if _submits(definition) else ""
+        why = f" that knows the catalogs of {definition.data['name']}" if definition.submits else ""
         raise UserError(f"comparing reads the outputs by Spark Connect: set RETROFILL_SPARK_REMOTE to a server{why}")
-    by_submit = pool_settings.spark_submit_conf if _submits(definition) else {}
+    by_submit = pool_settings.spark_submit_conf if definition.submits else {}
     session = connect_apart(remote, RETRIES)
     try:
         try:
             # The first call connects. What a running server cannot change, such as the size of its heap, stays as it is.
-            conf = {**by_submit, **session_conf, **definition.get("spark_conf", {})}
+            conf = {**by_submit, **session_conf, **definition.data.get("spark_conf", {})}
             set_all(session, {**conf, "spark.sql.session.timeZone": "UTC"})
             use_current_state(session)
         except Exception as e:
@@ -125,41 +133,37 @@ def spark_of(settings: Settings, definition: Mapping[str, Any]) -> Iterator[Any]
         session.stop()
 
 
-def _submits(definition: Mapping[str, Any]) -> bool:
-    return definition.get("executor") == "spark-submit"
-
-
 def changes(
-    session: Any, runs: Sequence[RowMapping], definition: Mapping[str, Any], installation: str
+    session: Any, runs: Sequence[StagedRun], definition: StoredDefinition, installation: str
 ) -> Iterator[Change]:
     """Of each output of each run, in their order; two Spark jobs each. Raises ``UserError``."""
-    zone = definition.get("timezone", "UTC")
-    for row in runs:
-        start, end = (row[name].astimezone(ZoneInfo(zone)) for name in ("interval_start", "interval_end"))
-        changed = row["outputs"].get("changed", ())
-        for output in row["outputs"]["folders"]:
+    zone = definition.timezone
+    for each in runs:
+        start, end = (at.astimezone(ZoneInfo(zone)) for at in (each.interval_start, each.interval_end))
+        changed = each.outputs.get("changed", ())
+        for output in each.outputs["folders"]:
             try:
-                name, after, before = _sides(session, row, output, Interval(start, end), installation)
+                name, after, before = _sides(session, each, output, Interval(start, end), installation)
             except UserError:
                 raise
             except Exception as e:
-                raise UserError(f"run {row['id']}: {_unreadable(output, definition)}: {line_of(e)}") from e
-            yield Change(row["id"], start, end, name, after, before, output in changed)
+                raise UserError(f"run {each.id}: {_unreadable(output, definition)}: {line_of(e)}") from e
+            yield Change(each.id, start, end, name, after, before, output in changed)
 
 
-def _unreadable(output: str, definition: Mapping[str, Any]) -> str:
+def _unreadable(output: str, definition: StoredDefinition) -> str:
     table = TableOutput.of(output)
-    if table is None or not _submits(definition):
+    if table is None or not definition.submits:
         return f"{output} cannot be read"
     return (
         f"{table.table} and {table.staged} were written by spark-submit, and the Spark Connect server of the pool "
-        f"{definition.get('pool', 'default')} cannot read them (give it the jars and the catalog of {definition['name']}, or "
+        f"{definition.pool} cannot read them (give it the jars and the catalog of {definition.data['name']}, or "
         "compare the two tables in a session of your own)"
     )
 
 
 def _sides(
-    session: Any, row: RowMapping, output: str, interval: Interval, installation: str
+    session: Any, of: StagedRun, output: str, interval: Interval, installation: str
 ) -> tuple[str, Summary, Summary | None]:
     table = TableOutput.of(output)
     if table is not None:
@@ -167,11 +171,11 @@ def _sides(
         return table.table, after, before
     target = Path(output)
     # Its number rises with each publisher, of which there was none yet.
-    own = own_folder(target, key_of(installation, row["id"]))
-    sealed = sorted(own.glob(f"{row['accepted_attempt']}.publish-*/new"))
+    own = own_folder(target, key_of(installation, of.id))
+    sealed = sorted(own.glob(f"{of.accepted_attempt}.publish-*/new"))
     staged = of_folder(session, sealed[0]) if sealed else None
     if staged is None:
         raise UserError(
-            f"run {row['id']} has staged {output}, which is not there: compare on a machine that sees it, or discard it"
+            f"run {of.id} has staged {output}, which is not there: compare on a machine that sees it, or discard it"
         )
     return output, staged, of_folder(session, target)

@@ -1,16 +1,24 @@
-"""Settings and read-only Postgres transactions for commands."""
+"""Settings and user of this process, read-only transactions of Postgres, and failures of servers in one line."""
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
+from confluent_kafka import KafkaException
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from retrofill.errors import UserError
+from retrofill_core.bus.observability.diagnosis import explain
 from retrofill_core.contract.topics import CLI_CLIENT, OPERATOR
 from retrofill_core.settings import Settings, WrongSetting, read_settings
 from retrofill_core.store.engine import make_engine
+
+# Of what is recorded as a user's name.
+MAX_NAME = 200
 
 
 def load_settings() -> Settings:
@@ -49,3 +57,29 @@ def reading(settings: Settings) -> Iterator[Connection]:
     """One snapshot on its own connection."""
     with reading_engine(settings) as engine, snapshot(engine) as conn:
         yield conn
+
+
+def local_user() -> str | None:
+    """The name of the account, if it has one."""
+    try:
+        return getpass.getuser()[:MAX_NAME]
+    except (KeyError, OSError, ImportError):  # an account without a name, as in many containers
+        return None
+
+
+def explain_postgres(error: Exception) -> str:
+    """One line about a failed query, with what to check."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    line = " ".join(str(cause).split("\n")[0].split())
+    if isinstance(cause, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
+        return f"the database is not set up for Retrofill ({line}): is RETROFILL_POSTGRES_DSN right?"
+    if isinstance(cause, psycopg.errors.UndefinedColumn):
+        return f"the schema is older than this command ({line}): run 'retrofill init' of this release"
+    if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
+        return f"Postgres cannot be reached: {line}; check 'retrofill status' or RETROFILL_POSTGRES_DSN"
+    return f"Postgres refused: {line}"
+
+
+def explain_kafka(settings: Settings, error: KafkaException) -> str:
+    """One line about a failed read or write, with what to check."""
+    return f"Kafka cannot be used: {explain(settings, error)}"

@@ -21,14 +21,16 @@ from retrofill_core.bus.envelope import read_headers
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import Topic
 from retrofill_core.settings import Settings
-from retrofill_tools.client.ask import ANSWERS_ON, Event, publish_and_wait
 from retrofill_tools.client.kafka import (
+    ANSWERS_ON,
     CONNECT_SECONDS,
+    Event,
     bounds_of,
     content,
     is_end,
     partitions_of,
     produce,
+    publish_and_wait,
     reading_topics,
 )
 

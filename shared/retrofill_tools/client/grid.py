@@ -1,16 +1,17 @@
-"""One backfill as a grid of its intervals: columns of equal length, for hundreds of thousands of them."""
+"""One backfill, or a plan, as a grid of its intervals: columns of equal length, for hundreds of thousands of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, RowMapping, cast, func, select
+from sqlalchemy import BigInteger, Connection, cast, func, select
 
 from retrofill_core.domain.planning import SkipReason
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.tables import backfill_interval, run
-from retrofill_tools.client.previewing import WILL_RUN, Preview
-from retrofill_tools.client.read_runs import PRESENT_RUN
+from retrofill_tools.client.backfills import Backfill
+from retrofill_tools.client.intervals import PRESENT_RUN
+from retrofill_tools.client.previews import WILL_RUN, Preview
 
 # One letter for what became of an interval.
 RUNS = {
@@ -36,7 +37,6 @@ _LETTER_OF = {meaning: letter for letter, meaning in LETTERS.items()}
 UNKNOWN = "?"
 # Of a plan: an interval that would get a run.
 WOULD_RUN = "w"
-
 _EACH = (
     select(
         cast(func.extract("epoch", backfill_interval.c.interval_start), BigInteger).label("start"),
@@ -53,20 +53,20 @@ _EACH = (
 _COLUMNS = ("start", "end", "what", "run", "attempt", "batch", "limit")
 
 
-def grid(conn: Connection, row: RowMapping) -> dict[str, Any]:
-    """The intervals of a backfill (its row) in their order; none if it was purged.
+def grid_of_backfill(conn: Connection, of: Backfill) -> dict[str, Any]:
+    """The intervals of a backfill in their order; none if it was purged.
 
     ``starts`` and ``ends`` are epoch seconds; ``ends`` is ``None`` if each interval ends where the
     next one begins. ``limits``: by index, the most runs of a batch with that run, after a split.
     """
-    found = _columns(conn, row["id"])
+    found = _columns(conn, of.id)
     starts, ends = found.start or [], found.end or []
     return {
-        "id": row["id"],
-        "pipeline": row["pipeline"],
-        "state": row["state"],
-        "schedule": row["definition"].get("schedule"),
-        "timezone": row["definition"].get("timezone", "UTC"),
+        "id": of.id,
+        "pipeline": of.pipeline,
+        "state": of.state,
+        "schedule": of.definition.data.get("schedule"),
+        "timezone": of.definition.timezone,
         "purged": not starts,
         **_moments(starts, ends),
         "states": "".join(_LETTER_OF.get(each, UNKNOWN) for each in found.what or ()),
@@ -79,7 +79,7 @@ def grid(conn: Connection, row: RowMapping) -> dict[str, Any]:
     }
 
 
-def grid_of(preview: Preview) -> dict[str, Any]:
+def grid_of_plan(preview: Preview) -> dict[str, Any]:
     """The intervals of a plan in the same shape, without runs."""
     made = preview.plan.intervals
     starts, ends = ([int(each.timestamp()) for each in moments] for moments in (made.starts, made.ends))

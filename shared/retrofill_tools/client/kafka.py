@@ -1,28 +1,38 @@
-"""Kafka helpers for commands: reads of committed messages, and durable writes."""
+"""Kafka for programs: reads of committed messages, durable writes, and requests with their replies."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
-from retrofill.errors import UserError
+from retrofill.errors import UserError, WrongUsage
 from retrofill_core.bus.clients import admin, producer, reader
-from retrofill_core.contract.base import Undecodable, decode_object
+from retrofill_core.bus.dead_letters import PREFIX
+from retrofill_core.bus.envelope import headers_of, read_headers, wire_headers
+from retrofill_core.contract.base import Message, Undecodable, decode, decode_object
 from retrofill_core.contract.partitioning import ANY, partition_of, place_of
-from retrofill_core.contract.topics import CLI_CLIENT, Topic
+from retrofill_core.contract.topics import CLI_CLIENT, SERVICES, Topic
 from retrofill_core.settings import Settings
 
 # The client library logs connection errors; commands report them in their one-line message instead.
 _silent = logging.Logger("librdkafka-of-the-cli", logging.CRITICAL + 1)
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 0.25
-
 RawHeaders = Sequence[tuple[str, str | bytes | None]]
+_PASSING = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
+# Topic of the replies to messages on a topic. A reply has the same key.
+ANSWERS_ON = {
+    Topic.PIPELINES: Topic.PIPELINE_EVENTS,
+    Topic.BACKFILL_REQUESTS: Topic.BACKFILL_EVENTS,
+    Topic.CALLBACK_REQUESTS: Topic.CALLBACK_EVENTS,
+}
 
 
 @contextmanager
@@ -77,6 +87,16 @@ def bounds_of(consumer: Consumer, topic: str, partition: int, seconds: float = C
     if found is None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
     return found
+
+
+def listen(
+    settings: Settings, consumer: Consumer, key: bytes, topics: Sequence[Topic], seconds: float = CONNECT_SECONDS
+) -> None:
+    """Assign the partitions of topics where messages with this key may come, at their ends."""
+    places = []
+    for topic in topics:
+        places += homes_of(settings, consumer, settings.topic_prefix + topic, key, seconds)
+    consumer.assign(ends_of(consumer, places, seconds))
 
 
 def produce(
@@ -162,4 +182,77 @@ def content(message: KafkaMessage | None) -> KafkaMessage | None:
     raise KafkaException(error)
 
 
-_PASSING = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
+class NoAnswer(UserError):
+    """No reply came in time. The message is published, and counts once it is read."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A message to publish; ``name`` is its type, for error messages."""
+
+    topic: Topic
+    key: bytes
+    value: bytes | None
+    headers: RawHeaders
+    ce_id: str
+    name: str
+
+
+def ask(settings: Settings, topic: Topic, key: str, message: Message, seconds: float) -> Message:
+    """Publish ``message`` under ``key`` and return the reply.
+
+    Raises as ``publish_and_wait`` does.
+    """
+    headers = headers_of(message, CLI_CLIENT)
+    try:
+        body, key_bytes = message.encode(), key.encode()
+    except ValueError as e:  # an unpaired surrogate
+        raise WrongUsage(f"this cannot be sent as UTF-8: {e}") from e
+    event = Event(topic, key_bytes, body, wire_headers(headers), headers["ce_id"], message.type)
+    return publish_and_wait(settings, event, seconds)
+
+
+def publish_and_wait(settings: Settings, event: Event, seconds: float) -> Message:
+    """Publish ``event`` and return the reply. Raises ``UserError`` for a dead letter, ``NoAnswer`` after a timeout.
+
+    The partitions' end offsets are read before publishing, so no reply is missed.
+    """
+    until = time.monotonic() + seconds
+    with reading_topics(settings) as consumer:
+        listen(settings, consumer, event.key, (ANSWERS_ON[event.topic], Topic.DEAD_LETTERS), seconds)
+        produce(settings, settings.topic_prefix + event.topic, event.key, event.value, event.headers, seconds)
+        answer = _wait(consumer, settings.topic_prefix, event, until)
+    if answer is None:
+        reader = next(service.name for service in SERVICES.values() if event.topic in service.reads)
+        raise NoAnswer(
+            f"no answer to {event.name} within {seconds:g} s: does the {reader} run (retrofill status)? "
+            f"The message is published under the key {event.key.decode()} and counts once a {reader} reads it"
+        )
+    return answer
+
+
+def _wait(consumer: Consumer, prefix: str, event: Event, until: float) -> Message | None:
+    while (left := until - time.monotonic()) > 0:
+        message = content(consumer.poll(min(left, POLL_SECONDS)))
+        if message is None or message.key() != event.key:
+            continue
+        if message.topic() == prefix + Topic.DEAD_LETTERS:
+            _refuse_if_dead(message, event)
+        elif (answer := _answer(message, event.ce_id)) is not None:
+            return answer
+    return None
+
+
+def _answer(message: KafkaMessage, ce_id: str) -> Message | None:
+    try:
+        found = decode(message.value())
+    except Undecodable:  # not ours, or from a newer version
+        return None
+    return found if found.in_reply_to == ce_id else None
+
+
+def _refuse_if_dead(message: KafkaMessage, event: Event) -> None:
+    headers, _ = read_headers(message.headers())  # type: ignore[arg-type]
+    if headers.get("ce_id") == event.ce_id:
+        place = f"{message.partition()}:{message.offset()}"
+        raise UserError(f"{headers.get(PREFIX + 'reason', 'refused')} (dead letter {place})")

@@ -22,8 +22,7 @@ from retrofill.spark import java
 from retrofill_core.contract.topics import CONSOLE, SERVICES
 from retrofill_core.setting_types import ENDPOINTS_FILE, write_endpoints
 from retrofill_core.settings import Settings
-from retrofill_tools.admin.database import InstallationDiffers
-from retrofill_tools.admin.init import initialize
+from retrofill_tools.admin.init import InstallationDiffers, initialize
 from retrofill_tools.stack import kafka, kafka_auth, ports, postgres, processes, spark
 from retrofill_tools.stack.layout import ADDRESSES, KAFKA, PARTS, POSTGRES, SERVERS, SPARK, SUPERVISOR, Identity, Layout
 from retrofill_tools.stack.maven import FetchFailed, Maven

@@ -1,8 +1,9 @@
-"""supervisord, which keeps the parts running: its configuration, start and RPC."""
+"""supervisord, which keeps the parts running: its configuration, start and RPC, and why a part is failing."""
 
 from __future__ import annotations
 
 import http.client
+import json
 import math
 import os
 import re
@@ -15,16 +16,15 @@ import xmlrpc.client
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from retrofill_core.contract.topics import RUN_STARTER
-from retrofill_tools.stack import failing
 from retrofill_tools.stack.layout import POSTGRES, SUPERVISOR, Identity, Layout
 from retrofill_tools.stack.processes import environment, why_it_ended
 
 STOP_SECONDS = 20
 RPC_SECONDS = 10.0
-
 STATES = {
     "RUNNING": "running",
     "STARTING": "starting",
@@ -36,6 +36,14 @@ STATES = {
     "UNKNOWN": "failed",
 }
 Unreachable = (OSError, http.client.HTTPException, xmlrpc.client.Fault)
+# A part that lived at least this long did not fail to start.
+STEADY_SECONDS = 30.0
+SHORT_LIVES = 3
+_TAIL_BYTES = 65_536
+_MAX_REASON = 300
+_BEGAN = "supervisord started with pid"
+_EVENT = re.compile(r"^(\S+ \S+),\d+ \w+ (spawned|exited|stopped): '?([\w-]+)'?", re.MULTILINE)
+_IS_ERROR = re.compile(r"^[\w.]*(Error|Exception)\b|\b(FATAL|ERROR|Error|Exception)\b")
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,7 @@ class Supervisor:
         """All parts by name. Raises one of ``Unreachable`` if supervisord is not running."""
         log = self._layout.log(SUPERVISOR)
         text = log.read_text(errors="replace") if log.exists() else ""
-        spawned, short = _spawned(text), failing.short_lives(text, datetime.now())  # local time, as in the log
+        spawned, short = _spawned(text), short_lives(text, datetime.now())  # local time, as in the log
         return {
             info["name"]: self._part(info, spawned.get(info["name"], 0), short.get(info["name"], 0))
             for info in self._rpc().getAllProcessInfo()
@@ -154,7 +162,7 @@ class Supervisor:
 
     def _part(self, info: Any, spawned: int, short_lives: int) -> PartStatus:
         state = STATES.get(info["statename"], "failed")
-        if short_lives >= failing.SHORT_LIVES and state in ("running", "starting"):
+        if short_lives >= SHORT_LIVES and state in ("running", "starting"):
             state = "failing"
         broken = state in ("failing", "failed")
         return PartStatus(
@@ -164,7 +172,7 @@ class Supervisor:
             restarts=max(0, spawned - 1),
             uptime=info["now"] - info["start"] if info["statename"] == "RUNNING" else None,
             message=info["spawnerr"] or info["description"],
-            reason=failing.reason(self._layout.log(info["name"])) or info["spawnerr"] if broken else None,
+            reason=reason(self._layout.log(info["name"])) or info["spawnerr"] if broken else None,
         )
 
 
@@ -223,3 +231,45 @@ stdout_logfile_backups=2
 def _quote(value: object) -> str:
     """Escaped for the configuration, which expands ``%``."""
     return str(value).replace("%", "%%")
+
+
+def short_lives(log: str, now: datetime) -> dict[str, int]:
+    """By part, how many times in a row it exited soon after its start.
+
+    ``log`` is supervisord's. Its times have no time zone, nor may ``now``.
+    """
+    counts: dict[str, int] = {}
+    began: dict[str, datetime] = {}
+    for moment, event, name in _EVENT.findall(log.rpartition(_BEGAN)[2]):
+        at = datetime.strptime(moment, "%Y-%m-%d %H:%M:%S")  # local time without a zone, like now
+        if event == "spawned":
+            began[name] = at
+            continue
+        lived = (at - began.pop(name, at)).total_seconds()
+        counts[name] = counts.get(name, 0) + 1 if event == "exited" and lived < STEADY_SECONDS else 0
+    for name, since in began.items():
+        if (now - since).total_seconds() >= STEADY_SECONDS:
+            counts[name] = 0
+    return counts
+
+
+def reason(log: Path) -> str:
+    """The last line of a part's log that reports an error, or else the last line."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    found = next((why for line in reversed(lines) if (why := _why(line))), (lines or [""])[-1])
+    return found[:_MAX_REASON]
+
+
+def _why(line: str) -> str | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return line if _IS_ERROR.search(line) else None
+    if not isinstance(entry, dict) or entry.get("level") not in ("error", "critical"):
+        return None
+    detail = entry.get("error") or str(entry.get("exception") or "").strip().rpartition("\n")[2]
+    return f"{entry.get('event')}: {detail}" if detail else str(entry.get("event"))

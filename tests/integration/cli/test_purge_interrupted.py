@@ -18,8 +18,7 @@ from tests.support.installation import Installation, until
 
 from retrofill_core.contract.topics import Topic
 from retrofill_core.store.engine import make_engine
-from retrofill_tools.admin.export import Export
-from retrofill_tools.admin.purge import Purge
+from retrofill_tools.admin.purge import Export, Purge
 
 __all__ = ["here", "old"]
 COMMAND = [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", "purge", "--older-than", "90d"]

@@ -256,7 +256,7 @@ def _cancel_all_runs(dsn, id):
     backfill at once.
     """
     from retrofill_core.contract.backfills import BackfillCancelRequested
-    from retrofill_tools.client.ask import ask
+    from retrofill_tools.client.kafka import ask
 
     time.sleep(1)
     with psycopg.connect(dsn) as conn:

@@ -23,7 +23,7 @@ from retrofill_core.contract.runs import Report
 from retrofill_core.contract.topics import Topic
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.unpacked import code_of
-from retrofill_tools.client.logs import OnDisk, lines
+from retrofill_tools.client.attempts import OnDisk, lines
 from run_starter.executors import Launcher, LaunchRequest, OnDelivery, RunToDo, TimedOut
 from run_starter.executors.build import build_executors
 from run_starter.executors.driver_reports import SOURCE

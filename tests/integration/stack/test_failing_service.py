@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.support.installation import until
 
-from retrofill_tools.stack import failing
+from retrofill_tools.stack import supervision
 from retrofill_tools.stack.layout import Layout
 from retrofill_tools.stack.supervision import Supervisor
 
@@ -50,7 +50,7 @@ def test_a_service_that_cannot_start_is_failing_and_says_why(tmp_path: Path) -> 
         supervisor.shutdown()
     assert (as_json.returncode, as_text.returncode) == (1, 1)
     found = of_service(as_json.stdout)
-    assert (found["state"], found["restarts"] >= failing.SHORT_LIVES - 1) == ("failing", True)
+    assert (found["state"], found["restarts"] >= supervision.SHORT_LIVES - 1) == ("failing", True)
     assert "RETROFILL_POSTGRES" in found["reason"]
     assert f"{NAME} is failing: {found['reason']}" in as_text.stderr
 
@@ -64,11 +64,11 @@ def test_only_short_lives_in_a_row_count() -> None:
 
     short = life("10:00:00", "10:00:05") + life("10:00:06", "10:00:20")
     noon = datetime(2026, 1, 1, 12)
-    assert failing.short_lives(short, noon) == {"x": 2}
-    assert failing.short_lives(short + life("10:00:21", "10:09:00"), noon) == {"x": 0}
-    assert failing.short_lives(short + life("10:00:21", "10:00:22", "stopped: x (exit status 0)"), noon) == {"x": 0}
+    assert supervision.short_lives(short, noon) == {"x": 2}
+    assert supervision.short_lives(short + life("10:00:21", "10:09:00"), noon) == {"x": 0}
+    assert supervision.short_lives(short + life("10:00:21", "10:00:22", "stopped: x (exit status 0)"), noon) == {"x": 0}
     again = short + line("10:00:21", "spawned: 'x' with pid 8")
-    assert failing.short_lives(again, datetime(2026, 1, 1, 10, 0, 30)) == {"x": 2}
-    assert failing.short_lives(again, noon) == {"x": 0}
+    assert supervision.short_lives(again, datetime(2026, 1, 1, 10, 0, 30)) == {"x": 2}
+    assert supervision.short_lives(again, noon) == {"x": 0}
     begun_anew = short + line("11:00:00", "supervisord started with pid 1") + life("11:00:01", "11:00:02")
-    assert failing.short_lives(begun_anew, noon) == {"x": 1}
+    assert supervision.short_lives(begun_anew, noon) == {"x": 1}

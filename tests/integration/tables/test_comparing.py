@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.lake import DAY, FIRST, Attempt, Lake
@@ -13,26 +12,21 @@ from retrofill.errors import UserError
 from retrofill.outputs.kept import key_of
 from retrofill.outputs.publication import Written, seal
 from retrofill.outputs.summary import Column
-from retrofill_tools.client.comparing import Change, changes
+from retrofill_tools.client.comparing import Change, StagedRun, changes
+from retrofill_tools.client.pipelines import StoredDefinition
 
 pytestmark = pytest.mark.spark
 NEW_YORK = "America/New_York"
 
 
-def row(attempt: Attempt, *outputs: str) -> Any:
-    """The run's row, staged by this attempt."""
-    run = attempt.run
-    return {
-        "id": run.id,
-        "interval_start": run.interval_start,
-        "interval_end": run.interval_end,
-        "outputs": {"folders": list(outputs)},
-        "accepted_attempt": attempt.launch.attempt_id,
-    }
+def staged(attempt: Attempt, *outputs: str) -> StagedRun:
+    """The run, staged by this attempt."""
+    run, id = attempt.run, attempt.launch.attempt_id
+    return StagedRun(run.id, run.interval_start, run.interval_end, {"folders": list(outputs)}, id)
 
 
 def compared(lake: Lake, attempt: Attempt, *outputs: str) -> Change:
-    (found,) = changes(lake.spark, [row(attempt, *outputs)], {"timezone": NEW_YORK}, "")
+    (found,) = changes(lake.spark, [staged(attempt, *outputs)], StoredDefinition({"timezone": NEW_YORK}), "")
     return found
 
 

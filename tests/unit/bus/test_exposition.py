@@ -11,7 +11,7 @@ import pytest
 
 from retrofill_core.attempt_logs.files import Position, path_of
 from retrofill_core.bus.observability.exposition import Exposition
-from retrofill_tools.client.logs import OnDisk, OverHttp, Source, Unreachable, find, lines
+from retrofill_tools.client.attempts import OnDisk, OverHttp, Source, Unreachable, first_with_log, lines
 from run_starter.host.log_page import LogPage
 
 SECRET = "/logs/0123/"
@@ -38,7 +38,7 @@ def test_a_log_is_the_same_over_http_and_on_disk(served: str, tmp_path: Path) ->
     for source in (OnDisk(tmp_path, 7), OverHttp(served, 7)):
         assert list(lines(source, lambda: False)) == ["one", "two", "three", "password=***"]
         assert source.read(Position(0, 4)) == (b"two\n", Position(0, 8))
-    assert find([OnDisk(tmp_path, 8), OverHttp(served, 8)]) == (None, None)
+    assert first_with_log([OnDisk(tmp_path, 8), OverHttp(served, 8)]) == (None, None)
 
 
 def test_a_reader_that_follows_gets_what_is_written_meanwhile(served: str, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_host_that_does_not_answer_is_named_without_its_secret() -> None:
         OverHttp("http://127.0.0.1:1/logs/0123/", 7).read(Position())
     assert str(refused.value).startswith("http://127.0.0.1:1 does not answer: ")
     assert "0123" not in str(refused.value)
-    assert find([OverHttp("http://127.0.0.1:1/logs/0123/", 7)])[1] == str(refused.value)
+    assert first_with_log([OverHttp("http://127.0.0.1:1/logs/0123/", 7)])[1] == str(refused.value)
 
 
 def test_not_even_a_traceback_shows_the_secret() -> None:

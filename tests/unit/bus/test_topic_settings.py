@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrofill_tools.admin.topic_settings import differences
+from retrofill_tools.admin.topics import differences
 
 GOOD = {
     "max.message.bytes": "2097152",

@@ -17,7 +17,8 @@ from retrofill_core.domain.alert import finish_by
 from retrofill_core.domain.backfill import ReprocessBehavior
 from retrofill_core.domain.deadline import Arming, DeadlineState
 from retrofill_core.store import tables as t
-from retrofill_tools.client.again import COPIED, NOT_COPIED, OF_DEADLINE, requested_again
+from retrofill_tools.client.backfills import find_backfill
+from retrofill_tools.client.requests import COPIED, NOT_COPIED, OF_DEADLINE, requested_again
 
 
 def ended(conn: Any, id: str, first: int, *states: str, **more: Any) -> None:
@@ -38,8 +39,7 @@ def test_what_was_to_replace_a_success_still_is_and_what_succeeded_since_is_left
         ended(conn, "before", 0, "succeeded")
         ended(conn, "b1", 0, "cancelled", "failed", "succeeded", "failed", reprocess_behavior=behavior)
         ended(conn, "since", 1, "succeeded")
-        row = conn.execute(select(t.backfill).where(t.backfill.c.id == "b1")).mappings().one()
-        request = requested_again(conn, row, "ada").request
+        request = requested_again(conn, find_backfill(conn, "b1"), "ada").request
         return request.reprocess_behavior == ReprocessBehavior(again), [*request.intervals]
 
     said = MemoryStore().play([put(), ("a", work)])[-1]
@@ -101,8 +101,7 @@ def test_the_options_of_the_ended_backfill_are_those_of_the_new_one(name: str) -
     asked = BackfillRequested.model_validate({"pipeline": "p", "from": "2020-01-01", "to": "2020-01-01", **given})
 
     def work(conn: Any) -> Any:
-        row = _as_planned(conn, asked)
-        again = requested_again(conn, row, "ada")
+        again = requested_again(conn, _as_planned(conn, asked), "ada")
         options = again.request.model_dump(exclude_unset=False, exclude={*NOT_COPIED, "max_active_runs", "pipeline"})
         wanted = BackfillRequested.model_validate(
             {"pipeline": "p", "intervals": [START], "reprocess_behavior": "failed", **expected}
@@ -116,11 +115,11 @@ def test_the_options_of_the_ended_backfill_are_those_of_the_new_one(name: str) -
 
 
 def _as_planned(conn: Any, asked: BackfillRequested) -> Any:
-    """The row of an ended backfill that was requested so."""
+    """An ended backfill that was requested so."""
     stored = _of_backfill(asked) | {"on_run_failure": str(asked.on_run_failure), "review": asked.publish == "review"}
     ended(conn, "b1", 0, "failed", **stored)
     if asked.finish_by is not None:
         alert = finish_by(asked.finish_by, asked.finish_by_callback)
         subject = Subject(None, Arming(asked.finish_by, DeadlineState.ARMED))
         insert_deadlines(conn, "b1", "p", alert, [subject], 1)
-    return conn.execute(select(t.backfill).where(t.backfill.c.id == "b1")).mappings().one()
+    return find_backfill(conn, "b1")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 from io import StringIO
-from typing import Any
 
 from rich.console import Console
 
 from retrofill_core.domain.run import MACHINE
-from retrofill_tools.cli.calendar import KINDS, kind_of, render
+from retrofill_tools.cli.showing import KINDS, calendar_lines, kind_of
+from retrofill_tools.client.intervals import Calendar, Cell
 
 
-def day(year: int, month: int, number: int, **by_state: int) -> dict[str, Any]:
-    return {"start": date(year, month, number), "by_state": by_state}
+def day(year: int, month: int, number: int, **by_state: int) -> Cell:
+    return Cell(date(year, month, number), by_state)
 
 
-def shown(unit: str, cells: list[dict[str, Any]], *, colored: bool = False) -> list[str]:
+def shown(unit: str, cells: list[Cell], *, colored: bool = False) -> list[str]:
     out = Console(width=80, file=StringIO(), force_terminal=colored, color_system="truecolor" if colored else None)
-    for line in render({"unit": unit, "cells": cells}, colored=colored):
+    for line in calendar_lines(Calendar(unit, cells), colored=colored):
         out.print(line)
     return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
@@ -54,7 +54,7 @@ def test_years_are_rows_of_months() -> None:
 
 def test_colors_tell_the_states_apart_and_fit_80_columns() -> None:
     start = date(2013, 1, 1)
-    cells = [{"start": start + timedelta(n), "by_state": {"succeeded" if n % 2 else "failed": 1}} for n in range(365)]
+    cells = [Cell(start + timedelta(n), {"succeeded" if n % 2 else "failed": 1}) for n in range(365)]
     colored, plain = shown("day", cells, colored=True), shown("day", cells)
     assert "38;2;213;94;0m■" in colored[1]
     assert "38;2;0;158;115m■" in colored[1]
@@ -65,4 +65,4 @@ def test_colors_tell_the_states_apart_and_fit_80_columns() -> None:
 def test_every_state_of_a_run_is_shown() -> None:
     for state in MACHINE.states:
         assert state in kind_of({state: 1})[3]
-    assert render({"unit": "day", "cells": []}, colored=True) == []
+    assert calendar_lines(Calendar("day", []), colored=True) == []

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_tools.cli.arguments import BackfillOptions
 from retrofill_tools.cli.main import command_line
-from retrofill_tools.client.command_line import as_json, command_of
+from retrofill_tools.client.requests import command_of, request_as_json
 
 RANGE = {"from": "2013-01-01", "to": "2013-01-31"}
 
@@ -46,11 +46,11 @@ def test_it_is_the_same_request(more: dict[str, Any]) -> None:
     request = BackfillRequested.model_validate({"pipeline": "flights", **more})
     line = command_of(request)
     assert understood(line).model_copy(update={"triggered_by": None}) == request, line
-    again = BackfillRequested.model_validate(as_json(request))
+    again = BackfillRequested.model_validate(request_as_json(request))
     assert again == request
 
 
 def test_it_names_only_what_is_not_as_by_default() -> None:
     request = BackfillRequested.model_validate({"pipeline": "flights", **RANGE, "triggered_by": "ada"})
     assert command_of(request) == "retrofill backfill create flights --from 2013-01-01 --to 2013-01-31"
-    assert as_json(request) == {"pipeline": "flights", **RANGE}
+    assert request_as_json(request) == {"pipeline": "flights", **RANGE}

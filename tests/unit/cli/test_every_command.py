@@ -11,8 +11,8 @@ import typer
 from tests.support.terminal import Cli
 from typer.core import TyperCommand, TyperGroup
 
-from retrofill_tools.cli.completion import Shell
-from retrofill_tools.cli.main import MODULES, command_line
+from retrofill_tools.cli.main import COMMANDS, command_line
+from retrofill_tools.cli.options import Shell
 
 # What it runs or prints is no data: a service or the console in the foreground, and a script for the shell.
 WITHOUT = {"service", "console", "completion"}
@@ -33,11 +33,10 @@ def test_the_walk_finds_all() -> None:
     assert {"runs logs", "runs show", "watch", "backfill show", "recover", "up"} <= set(ALL)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_has_the_commands_for_which_it_is_imported(module: str) -> None:
-    for name in MODULES[module]:
-        found: TyperGroup = typer.main.get_command(command_line([name, "--help"]))  # type: ignore[assignment]
-        assert tuple(found.commands) == MODULES[module]
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_its_own_name_where_it_is_imported_alone(name: str) -> None:
+    found: TyperGroup = typer.main.get_command(command_line([name, "--help"]))  # type: ignore[assignment]
+    assert list(found.commands) == [name]
 
 
 def test_the_version_needs_no_database_and_no_settings() -> None:

@@ -3,19 +3,25 @@ report nothing.
 """
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 from tests.support.definitions import daily
 
-from retrofill_tools.client.backfill_facts import held_back
+from retrofill_tools.client.backfills import unreadable
+from retrofill_tools.client.pipelines import StoredDefinition
+
+
+def why(definition, ended_at=None):
+    return unreadable(SimpleNamespace(ended_at=ended_at, definition=StoredDefinition(definition)))
 
 
 def test_a_definition_of_a_newer_release_is_named():
     definition = daily().as_json()
-    assert held_back({"ended_at": None, "definition": definition}) is None
+    assert why(definition) is None
     newer = {**definition, "schedule": {"every": "blue moon"}}
-    said = held_back({"ended_at": None, "definition": newer})
+    said = why(newer)
     assert said is not None
     assert said.startswith("this release cannot read its pipeline definition")
     assert "schedule" in said
     assert "\n" not in said
-    assert held_back({"ended_at": datetime.now(UTC), "definition": newer}) is None
+    assert why(newer, datetime.now(UTC)) is None

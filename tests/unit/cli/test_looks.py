@@ -13,13 +13,11 @@ from retrofill.errors import WrongUsage
 from retrofill_core.domain.budget import Budget
 from retrofill_core.domain.estimate import Estimate
 from retrofill_tools.cli.arguments import read_budget
-from retrofill_tools.cli.estimating import cost
-from retrofill_tools.cli.estimating import line as preview_line
-from retrofill_tools.cli.output import cell, counts, duration, moment
+from retrofill_tools.cli.output import cell, cost, counts, duration, moment
+from retrofill_tools.cli.output import expectation as preview_line
 from retrofill_tools.cli.watching import Progress, Speed, line, render
-from retrofill_tools.client.backfill_facts import missing
-from retrofill_tools.client.estimates import NO_HISTORY
-from retrofill_tools.client.previewing import equal_stretches
+from retrofill_tools.client.backfills import TimeLeft, missing
+from retrofill_tools.client.previews import NO_HISTORY, Expectation, equal_stretches
 
 START = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
@@ -103,12 +101,11 @@ def test_what_spark_used_is_one_line():
 
 
 def test_a_dry_run_says_where_its_estimate_is_from():
-    times = {"seconds": 3600.0, "low": 3000.0, "high": 4500.0, "runs_per_second": 1.0}
-    found = {"estimate": times, "core_hours": 2.5, "why": "from 60 runs of the last 2 days"}
+    found = Expectation(TimeLeft(3600.0, 3000.0, 4500.0, 1.0), 2.5, "from 60 runs of the last 2 days")
     assert preview_line(found) == (
         "would take about 1:00:00 (0:50:00 to 1:15:00) and 2.50 core-hours, from 60 runs of the last 2 days"
     )
-    assert preview_line({"estimate": None, "core_hours": None, "why": NO_HISTORY}) == NO_HISTORY
+    assert preview_line(Expectation(None, None, NO_HISTORY)) == NO_HISTORY
 
 
 def test_neighbours_with_one_outcome_are_one_stretch():

@@ -4,56 +4,72 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from io import StringIO
-from typing import Any
 
 from rich.console import Console
 
-from retrofill_tools.cli.overview import render
+from retrofill_tools.cli.watching import Overview, render_all
+from retrofill_tools.client.attempts import LiveAttempt
+from retrofill_tools.client.backfills import ActiveBackfill
+from retrofill_tools.client.hosts import Host
 
 NOW = datetime(2024, 1, 5, 12, 30, tzinfo=UTC)
 
 
-def backfill(n: int, **by_state: int) -> dict[str, Any]:
-    about = {"id": f"backfill-{n}", "pipeline": "flights_daily", "state": "running", "requested_at": NOW}
-    return {**about, "runs": sum(by_state.values()), "by_state": by_state}
+def backfill(n: int, **by_state: int) -> ActiveBackfill:
+    return ActiveBackfill(f"backfill-{n}", "flights_daily", "running", sum(by_state.values()), NOW, by_state)
 
 
-def attempt(n: int) -> dict[str, Any]:
-    return {
-        "id": n,
-        "backfill_id": f"backfill-{n}",
-        "runs": 12,
-        "state": "running",
-        "seconds": 75.4,
-        "first_interval": datetime(2024, 1, 1, 5, tzinfo=UTC),
-        "timezone": "America/New_York",
-        "host": "run-starter-7d9f8b6c5-x2x4z-1",
-    }
+def attempt(n: int) -> LiveAttempt:
+    return LiveAttempt(
+        id=n,
+        backfill_id=f"backfill-{n}",
+        mode="each",
+        runs=12,
+        state="running",
+        outcome=None,
+        host="run-starter-7d9f8b6c5-x2x4z-1",
+        host_id=1,
+        claimed_at=NOW,
+        began_at=NOW,
+        ended_at=None,
+        spark_app_id=None,
+        spark_ui=None,
+        reason=None,
+        pipeline="flights_daily",
+        first_interval=datetime(2024, 1, 1, 5, tzinfo=UTC),
+        timezone="America/New_York",
+        seconds=75.4,
+    )
 
 
-HOST = {
-    "name": "run-starter-7d9f8b6c5-x2x4z-1",
-    "pool": "default",
-    "busy": 3,
-    "warm": 1,
-    "cold": 0,
-    "note": None,
-    "alive": True,
-}
+HOST = Host(
+    id=1,
+    name="run-starter-7d9f8b6c5-x2x4z-1",
+    pool="default",
+    started_at=NOW,
+    submits=True,
+    note=None,
+    python=None,
+    spark=None,
+    alive=True,
+    busy=3,
+    warm=1,
+    cold=0,
+)
 
 
 def screen(backfills: int, attempts: int, hosts: int = 1, height: int = 24, more: int = 0) -> list[str]:
     """``more``: backfills and attempts that were not read."""
     out = Console(width=80, height=height, file=StringIO(), force_terminal=True, color_system=None)
-    found = {
-        "at": NOW,
-        "active_backfills": backfills + more,
-        "live_attempts": attempts + more,
-        "backfills": [backfill(n, succeeded=40, failed=1, queued=59) for n in range(backfills)],
-        "attempts": [attempt(n) for n in range(attempts)],
-        "hosts": [HOST] * hosts,
-    }
-    out.print(render(found, {}, out))
+    found = Overview(
+        at=NOW,
+        active_backfills=backfills + more,
+        live_attempts=attempts + more,
+        backfills=[backfill(n, succeeded=40, failed=1, queued=59) for n in range(backfills)],
+        attempts=[attempt(n) for n in range(attempts)],
+        hosts=[HOST] * hosts,
+    )
+    out.print(render_all(found, {}, out))
     return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 

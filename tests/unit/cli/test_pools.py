@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple, replace
+from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from retrofill_tools.client import pools
-from retrofill_tools.client.pools import summary, without_drivers
+from retrofill_tools.client import backfills
+from retrofill_tools.client.hosts import Host, pools_of
+from retrofill_tools.client.pipelines import StoredDefinition
+
+FREE = Host(1, "h", "default", datetime(2024, 1, 1), True, None, "3.11.2", "4.1.4", alive=True, busy=0, warm=0, cold=0)
 
 
-def host(pool: str = "default", **more: Any) -> dict[str, Any]:
-    about = {
-        "name": "h",
-        "pool": pool,
-        "alive": True,
-        "submits": True,
-        "note": None,
-        "python": "3.11.2",
-        "spark": "4.1.4",
-    }
-    return {**about, "busy": 0, "warm": 0, "cold": 0, **more}
+def host(pool: str = "default", **more: Any) -> Host:
+    return replace(FREE, pool=pool, **more)
 
 
 def test_each_pool_that_is_served_or_used_is_listed() -> None:
@@ -30,8 +27,8 @@ def test_each_pool_that_is_served_or_used_is_listed() -> None:
         host("gpu", cold=2, spark=None),
         host("old", alive=False, busy=1),
     ]
-    found = summary(there, {"default": 3, "nobody": 1})  # type: ignore[arg-type]
-    assert [tuple(each.values()) for each in found] == [
+    found = pools_of(there, {"default": 3, "nobody": 1})
+    assert [astuple(each) for each in found] == [
         ("default", 2, 5, 2, ["3.11.2", "3.12.1"], ["4.1.4"], 3),
         ("gpu", 1, 2, 0, ["3.11.2"], [], 0),
         ("nobody", 0, 0, 0, [], [], 1),
@@ -39,9 +36,9 @@ def test_each_pool_that_is_served_or_used_is_listed() -> None:
 
 
 def why(monkeypatch: pytest.MonkeyPatch, there: list[Any], **definition: str) -> str | None:
-    monkeypatch.setattr(pools, "hosts", lambda conn: there)
-    row: Any = {"state": "running", "definition": definition, "ended_at": None, "review": False}
-    return without_drivers(None, row, {"queued": 1})  # type: ignore[arg-type]
+    monkeypatch.setattr(backfills, "find_hosts", lambda conn: there)
+    of: Any = SimpleNamespace(state="running", definition=StoredDefinition(definition), ended_at=None)
+    return backfills.without_drivers(None, of, {"queued": 1})  # type: ignore[arg-type]
 
 
 def test_why_runs_wait_is_about_their_own_pool(monkeypatch: pytest.MonkeyPatch) -> None:

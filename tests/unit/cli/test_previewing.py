@@ -12,7 +12,7 @@ from tests.support.sessions import MemoryStore
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.domain.planning import Plan, Rejection
 from retrofill_core.store import pipelines
-from retrofill_tools.client.previewing import preview
+from retrofill_tools.client.previews import preview
 
 PAST, LATER = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
 SETTINGS: Any = SimpleNamespace(max_plan_runs=100, max_conf_bytes=20)

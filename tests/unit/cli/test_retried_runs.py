@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, RowMapping, select, update
+from sqlalchemy import Connection, update
 from tests.support.both_stores import DAY, START, begin, claim, end, give, make_backfill, put, start
 from tests.support.sessions import MemoryStore
 
@@ -15,11 +15,13 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import retries
 from retrofill_core.store import tables as t
 from retrofill_core.store.clock import database_now
-from retrofill_tools.cli.finding import find_attempt
-from retrofill_tools.client import read_runs
+from retrofill_tools.cli.one_run import find_attempt
+from retrofill_tools.client.attempts import live_attempts
+from retrofill_tools.client.backfills import active_backfills
+from retrofill_tools.client.runs import Run, attempts_of, find_run, runs_of_dates
 
 
-def retried(look: Callable[[Connection, RowMapping, RowMapping], Any], *, begun: bool = True) -> Any:
+def retried(look: Callable[[Connection, Run, Run], Any], *, begun: bool = True) -> Any:
     """What is seen after run 1 failed in attempt 1 and run 4 replaced it, begun in attempt 2 or not."""
 
     def work(conn: Any) -> Any:
@@ -31,35 +33,35 @@ def retried(look: Callable[[Connection, RowMapping, RowMapping], Any], *, begun:
         retries.replace(conn, retries.failed(conn, "b1", None, after=-1, most=9), database_now(conn))
         if begun:
             give(conn, claim(conn, 1, 1), 4)
-        old, new = (conn.execute(select(t.run).where(t.run.c.id == id)).mappings().one() for id in (1, 4))
+        old, new = (find_run(conn, id) for id in (1, 4))
         return look(conn, old, new)
 
     return MemoryStore().play([put(), ("a", work)])[-1]
 
 
 def test_a_date_is_the_new_run() -> None:
-    assert retried(lambda conn, _old, _new: read_runs.runs_of_dates(conn, "b1", START, START + DAY)) == [4]
+    assert retried(lambda conn, _old, _new: runs_of_dates(conn, "b1", START, START + DAY)) == [4]
 
 
 def test_each_has_its_own_attempts() -> None:
-    def ids(conn: Connection, *runs: RowMapping) -> list[list[int]]:
-        return [[each["id"] for each in read_runs.attempts_of(conn, run)] for run in runs]
+    def ids(conn: Connection, *runs: Run) -> list[list[int]]:
+        return [[each.id for each in attempts_of(conn, run)] for run in runs]
 
     assert retried(ids) == [[1], [2]]
     assert retried(ids, begun=False) == [[1], []]
 
 
 def test_a_live_attempt_is_listed_once() -> None:
-    assert retried(lambda conn, _old, _new: [row["id"] for row in read_runs.live_attempts(conn, 9)]) == [2]
+    assert retried(lambda conn, _old, _new: [each.id for each in live_attempts(conn, 9)]) == [2]
 
 
 def test_what_is_active_counts_only_the_new_one() -> None:
-    said = retried(lambda conn, _old, _new: read_runs.active_progress(conn, 9)[0]["by_state"], begun=False)
+    said = retried(lambda conn, _old, _new: active_backfills(conn, 9)[0].by_state, begun=False)
     assert said == {"queued": 3}
 
 
 def test_the_log_of_the_old_one_is_not_that_of_the_new_one() -> None:
-    def named(conn: Connection, *_runs: RowMapping) -> str:
+    def named(conn: Connection, *_runs: Run) -> str:
         with pytest.raises(UserError) as refused:
             find_attempt(conn, "run:4", None)
         return str(refused.value)

@@ -11,6 +11,7 @@ from tenacity import stop_after_attempt, wait_none
 
 from retrofill_core.settings import Settings
 from retrofill_tools.cli import watching
+from retrofill_tools.client import kafka
 
 
 class Consumer:
@@ -25,15 +26,15 @@ class Consumer:
 
 
 @pytest.fixture(autouse=True)
-def kafka(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ends(consumer: Consumer, places: list[Any]) -> list[Any]:
+def brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(consumer: Consumer, places: list[Any], seconds: float) -> list[Any]:
         if consumer.denials:
             consumer.denials -= 1
             raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
         return places
 
-    monkeypatch.setattr(watching, "homes_of", lambda settings, consumer, topic, key: [topic])
-    monkeypatch.setattr(watching, "ends_of", ends)
+    monkeypatch.setattr(kafka, "homes_of", lambda settings, consumer, topic, key, seconds: [topic])
+    monkeypatch.setattr(kafka, "ends_of", ends)
     monkeypatch.setattr(watching._listen.retry, "wait", wait_none())
 
 

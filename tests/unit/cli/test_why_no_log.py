@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from retrofill.errors import WrongUsage
 from retrofill_core.attempt_logs.files import Position
 from retrofill_core.settings import Settings
-from retrofill_tools.cli.finding import bounds
+from retrofill_tools.cli.one_run import _print_log, bounds
 from retrofill_tools.cli.output import print_facts, print_text
-from retrofill_tools.cli.run_logs import _print
-from retrofill_tools.client import attempt_log
-from retrofill_tools.client.attempt_log import NoLog, why_no_log
-from retrofill_tools.client.logs import Unreachable, lines
+from retrofill_tools.client import attempts
+from retrofill_tools.client.attempts import Attempt, NoLog, Unreachable, lines, why_no_log
 
 BEGAN = datetime(2024, 1, 1, tzinfo=UTC)
-ATTEMPT = {"id": 25, "host": "run-starter-a-12", "began_at": BEGAN, "reason": None, "outcome": "lost"}
+ATTEMPT = Attempt(
+    id=25,
+    backfill_id="b",
+    mode="each",
+    position=0,
+    runs=1,
+    state="ended",
+    outcome="lost",
+    host="run-starter-a-12",
+    host_id=1,
+    claimed_at=BEGAN,
+    began_at=BEGAN,
+    ended_at=BEGAN,
+    spark_app_id=None,
+    spark_ui=None,
+    reason=None,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,9 +55,9 @@ ATTEMPT = {"id": 25, "host": "run-starter-a-12", "began_at": BEGAN, "reason": No
     ],
 )
 def test_why_there_is_no_log(
-    attempt: dict[str, object], age: float | None, problem: str | None, hosts: int, said: str
+    attempt: dict[str, Any], age: float | None, problem: str | None, hosts: int, said: str
 ) -> None:
-    line = why_no_log({**ATTEMPT, **attempt}, age, problem, hosts=hosts, kept=3600.0)
+    line = why_no_log(replace(ATTEMPT, **attempt), age, problem, hosts=hosts, kept=3600.0)
     assert said in line
     assert "\n" not in line
 
@@ -65,7 +81,7 @@ def test_a_log_does_nothing_to_the_terminal_and_a_file_gets_all_of_it(monkeypatc
         (io.StringIO(), line + "\n"),
     ):
         monkeypatch.setattr("sys.stdout", stream)
-        _print(iter([line]))
+        _print_log(iter([line]))
         assert stream.getvalue() == expected
 
 
@@ -111,8 +127,8 @@ def test_a_log_is_found_again_after_its_host_restarted(
             raise place
         return place
 
-    monkeypatch.setattr(attempt_log, "_find", find)
-    log = attempt_log.find_log(Settings(), None, {})  # type: ignore[arg-type]
+    monkeypatch.setattr(attempts, "_find", find)
+    log = attempts.find_log(Settings(), None, ATTEMPT)  # type: ignore[arg-type]
     ends = iter([True, True, False])
 
     def goes_on() -> bool:
@@ -131,8 +147,8 @@ def test_a_log_that_is_gone_for_good_is_told(monkeypatch: pytest.MonkeyPatch) ->
             return place
         raise NoLog("attempt 25 ran on a, which is gone", may_come=False)
 
-    monkeypatch.setattr(attempt_log, "_find", find)
-    log = attempt_log.find_log(Settings(), None, {})  # type: ignore[arg-type]
+    monkeypatch.setattr(attempts, "_find", find)
+    log = attempts.find_log(Settings(), None, ATTEMPT)  # type: ignore[arg-type]
 
     def goes_on() -> bool:
         before.there = False

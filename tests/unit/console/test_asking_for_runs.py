@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from retrofill.errors import UserError
 from retrofill_console.answers import Refused
 from retrofill_console.api import requests
-from retrofill_console.api.bodies import NamedRuns
+from retrofill_console.api.inputs import NamedRuns
 from retrofill_console.api.requests import CANCELLABLE, cancel_runs
 from retrofill_core.contract.backfills import BackfillCommandRejected, RunCancelRequested
 from retrofill_core.domain.run import UNFINISHED, RunState
-from retrofill_tools.client.ask import NoAnswer
+from retrofill_tools.client.kafka import NoAnswer
+from retrofill_tools.client.runs import NamedRun
 
+START = datetime(2024, 1, 1, tzinfo=UTC)
 BODY = NamedRuns(backfill_id="b", ids=(1,))
 
 
@@ -27,7 +30,7 @@ class Planner:
         self.accepted: list[int] = []
 
     def present(self, *_: Any, **__: Any) -> Any:
-        return [{"id": id} for id in self.open]
+        return [NamedRun(id, START) for id in self.open]
 
     def command(self, _: Any, id: str, request: RunCancelRequested) -> None:
         if bad := self.refuses.intersection(request.run_ids):

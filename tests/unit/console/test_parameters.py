@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retrofill.errors import WrongUsage
-from retrofill_console.api.parameters import number
+from retrofill_console.api.inputs import number
 
 
 def test_numbers_between_the_bounds_are_taken() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from retrofill_console import shared
-from retrofill_console.shared import Shared
+from retrofill_console import console
+from retrofill_console.console import Shared
 
 
 class World:
@@ -81,7 +81,7 @@ def test_after_an_event_it_is_computed_again_and_without_one_not() -> None:
 
 
 def test_not_everything_has_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(console, "FRESH_SECONDS", 0.0)
 
     async def act(world: World) -> list[str]:
         return [await world.get(), await world.get()]
@@ -124,7 +124,7 @@ def test_who_leaves_does_not_take_it_from_the_others() -> None:
 
 
 def test_the_oldest_answers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "MOST", 3)
+    monkeypatch.setattr(console, "MOST", 3)
 
     async def act(world: World) -> int:
         for n in range(5):

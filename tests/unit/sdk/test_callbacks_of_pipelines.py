@@ -15,7 +15,7 @@ from retrofill_core.domain.callback_rule import DIGEST_SECONDS, MAX_RULES
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
 from retrofill_core.domain.target import options_of
 from retrofill_core.settings import Settings
-from retrofill_tools.cli.targets import check_targets
+from retrofill_tools.cli.pipelines import check_targets
 
 CODE = CodeLocation(file="/pipelines/flights.py", attribute="flights")
 PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"

@@ -13,7 +13,7 @@ from retrofill.user_code.loading import PipelineFileError
 from retrofill_core.driver_package import inspecting
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.source import Source, read_here, read_with
-from retrofill_tools.cli.reading import read_source
+from retrofill_tools.cli.pipelines import read_source
 
 FLOW = """
 import beside

@@ -11,10 +11,11 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-import structlog
 from prometheus_client import make_wsgi_app
 
-log = structlog.get_logger(__name__)
+from retrofill.log import get_log
+
+log = get_log(__name__)
 # By the name of a check: what is wrong, or None.
 Checks = Callable[[], Mapping[str, str | None]]
 # The rest of the path and the query → status, headers, body.

@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-import structlog
 from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-log = structlog.get_logger(__name__)
+from retrofill.log import get_log
+
+log = get_log(__name__)
 # A healthy watcher falls into the first few buckets, one that was down into the last.
 DELAY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 CALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from retrofill.log import get_log
 from retrofill_core.bus.clients import reader
 from retrofill_core.settings import Settings
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 KAFKA_SECONDS = 10.0
 # An empty fetch reports the end of a topic, so it must not wait for new messages.
 FETCH_WAIT_MS = 10

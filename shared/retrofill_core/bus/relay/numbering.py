@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import structlog
 from sqlalchemy import (
     Connection,
     Delete,
@@ -22,6 +21,7 @@ from sqlalchemy import (
     update,
 )
 
+from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.dead_letters import dead_letter_of
 from retrofill_core.bus.faults import Fenced
@@ -37,7 +37,7 @@ from retrofill_core.store.outbox import Outgoing, Stored, insert_rows, take, unp
 from retrofill_core.store.rows import columns_of
 from retrofill_core.store.tables import SERVICE_TABLES, ServiceTables
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 BATCH_ROWS = 1000

@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 from sqlalchemy import Engine
 
 from retrofill.errors import kind_and_line
+from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.clients import producer
 from retrofill_core.bus.faults import Fenced
@@ -40,7 +40,7 @@ from retrofill_core.settings import Settings
 from retrofill_core.store.history import PostgresWentBack
 from retrofill_core.store.outbox import Stored
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 IDLE_POLL_SECONDS = 5.0
 RETRY_SECONDS = 0.5
 # How long events that nobody acts on may wait, so that one batch carries those of a whole run.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import structlog
-
+from retrofill.log import get_log
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.relay.holds import Holds
 from retrofill_core.bus.relay.numbering import Batch
@@ -13,7 +12,7 @@ from retrofill_core.bus.relay.refusals import Decision, Hold, Narrow, Stuck
 from retrofill_core.bus.relay.sending import Sending
 from retrofill_core.store.outbox import Stored, unpack_headers
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 def report(decision: Decision, batch: Batch, sending: Sending, holds: Holds) -> None:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import structlog
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.faults import Fault, Fenced, classify, needing_rows
@@ -24,7 +24,7 @@ from retrofill_core.bus.worker.failures import Failures, short
 from retrofill_core.bus.worker.shard import Shard
 from retrofill_core.bus.worker.triage import Dead, Misplaced, triage
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 FLUSH_ENDS_SECONDS = 0.2
 CONFLICTS_ALONE = 3
 

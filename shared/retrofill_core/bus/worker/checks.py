@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-import structlog
-
+from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Fault, classify, needing_rows
 from retrofill_core.bus.observability import metrics
@@ -15,7 +14,7 @@ from retrofill_core.bus.worker.context import WorkerContext
 from retrofill_core.bus.worker.failures import MAX_BACKOFF_SECONDS, Failures, pause, short
 from retrofill_core.bus.worker.shard import Shard
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 CHECKS_PER_PASS = 50
 CONFLICT_SECONDS = 0.02
 LOCKED_SECONDS = 0.5

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 
-import structlog
-
 from retrofill.errors import first_line, kind_and_line
+from retrofill.log import get_log
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.faults import Locked, Poison
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.worker.context import WorkerContext
 from retrofill_core.bus.worker.shard import Ownership, Shard
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 5.0
 

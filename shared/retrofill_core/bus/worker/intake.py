@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import structlog
 from confluent_kafka import KafkaException
 
+from retrofill.log import get_log
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.inbox import (
     Assigned,
@@ -23,7 +23,7 @@ from retrofill_core.bus.worker.context import WorkerContext
 from retrofill_core.bus.worker.failures import Failures
 from retrofill_core.bus.worker.shard import Ownership
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 class Intake:

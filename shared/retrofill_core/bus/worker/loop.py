@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-import structlog
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import SQLAlchemyError
 
+from retrofill.log import get_log
 from retrofill_core.bus.inbox import Inbox
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.poller import Rewind
@@ -20,7 +20,7 @@ from retrofill_core.bus.worker.failures import Failures
 from retrofill_core.bus.worker.intake import Intake
 from retrofill_core.bus.worker.shard import Ownership, Shard
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 KAFKA_COMMIT_SECONDS = 1.0
 
 

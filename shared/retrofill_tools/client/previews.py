@@ -1,4 +1,4 @@
-"""The planner's decision about a request before it is made, as data."""
+"""The planner's decision about a request before it is made, and what it would take."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from sqlalchemy import Connection
 
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.domain.coverage import Finished, Stretch, between, latest
+from retrofill_core.domain.estimate import Left, estimate
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import Active, History, Plan, Rejection, find_intervals
 from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings
+from retrofill_core.store.clock import database_now
 from retrofill_core.store.pipelines import StoredPipeline
 from retrofill_core.store.planning import decide
-from retrofill_tools.client import estimates
-from retrofill_tools.client.pipeline_facts import find_pipeline
-from retrofill_tools.client.pools import why_unserved
+from retrofill_core.store.progress import history
+from retrofill_tools.client.backfills import TimeLeft, time_left
+from retrofill_tools.client.hosts import serving, why_unserved
+from retrofill_tools.client.pipelines import find_pipeline
 
 WILL_RUN = "run"
+NO_HISTORY = "no history: no attempt of this pipeline has ended"
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,21 @@ class DoneByOthers:
 
 
 @dataclass(frozen=True)
+class Expectation:
+    """What a plan would take, and ``why`` that is expected."""
+
+    estimate: TimeLeft | None
+    core_hours: float | None
+    why: str
+
+
+@dataclass(frozen=True)
 class Preview:
-    """A plan, how long it would take (``retrofill_tools.client.estimates.preview``), and why it would wait."""
+    """A plan, what it would take, and why it would wait."""
 
     definition: PipelineDefinition
     plan: Plan
-    expected: dict[str, Any]
+    expected: Expectation
     pool_wait: str | None
     # What finished runs have done in the range.
     done: Sequence[Stretch] = ()
@@ -130,7 +143,7 @@ def look_ahead(conn: Connection, settings: Settings, request: BackfillRequested)
     return Preview(
         stored.definition,
         decision,
-        estimates.preview(conn, stored, decision.runs, request.max_active_runs),
+        expectation(conn, stored, decision.runs, request.max_active_runs),
         why_unserved(conn, stored.definition.pool),
         latest(known.finished),
     )
@@ -179,3 +192,28 @@ def equal_stretches(outcomes: Sequence[str], gaps: Collection[int] = ()) -> list
         else:
             found.append((i, i + 1, outcome))
     return found
+
+
+def expectation(conn: Connection, stored: StoredPipeline, runs: int, max_active_runs: int | None) -> Expectation:
+    """How long ``runs`` would take, and what they would cost, from the pipeline's last attempts.
+
+    Assumes that drivers are free: as many as may be live at once, of those there are.
+    """
+    definition = stored.definition
+    past = history(conn, stored.no, database_now(conn))
+    submits = definition.executor == "spark-submit"
+    there = serving(conn, definition.pool)
+    seats = sum(host.busy + host.warm + (host.cold if submits else 0) for host in there)
+    at_once = min(max_active_runs or definition.max_active_runs, definition.max_active_runs)
+    drivers = min(at_once, seats or at_once)
+    found = estimate(past.took, Left(runs, (), 0.0, past.ranges), drivers)
+    if found is None:
+        return Expectation(None, None, NO_HISTORY)
+    measured = sum(each.runs for each in past.took)
+    days = max(1, round(past.took[-1].began / 86_400))
+    of = past.core_seconds_per_run
+    return Expectation(
+        estimate=time_left(found),
+        core_hours=None if of is None else round(of * runs / 3600, 3),
+        why=f"from {measured:,} runs of the last {'day' if days == 1 else f'{days:,} days'}",
+    )

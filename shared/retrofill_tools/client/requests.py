@@ -1,13 +1,16 @@
-"""The request that runs again what an ended backfill left undone: with the same options, for those intervals."""
+"""Requests for backfills: as the command line that makes them, and again for what an ended one left undone."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, select
 
 from retrofill.errors import UserError
 from retrofill_core.contract.backfills import MAX_DATES, BackfillRequested
@@ -18,31 +21,68 @@ from retrofill_core.store import budgets
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.retries import not_done
 from retrofill_core.store.tables import deadline
-from retrofill_tools.client import read as reads
+from retrofill_tools.client.backfills import Backfill, is_purged
+
+# Field of a request, as JSON → option of ``retrofill backfill create``.
+VALUES = {
+    "from": "--from",
+    "to": "--to",
+    "max_active_runs": "--max-active-runs",
+    "batch_size": "--batch-size",
+    "reprocess_behavior": "--reprocess",
+    "on_run_failure": "--on-run-failure",
+    "finish_by": "--finish-by",
+    "id": "--id",
+}
+FLAGS = {"run_backwards": "--backwards", "latest_code": "--latest-code"}
 
 
-def _column(name: str) -> Callable[[RowMapping], Any]:
-    return lambda row: row[name]
+def request_as_json(request: BackfillRequested) -> dict[str, Any]:
+    """The request as it is published, without what is as by default and who makes it."""
+    left_out = {"type", "version", "triggered_by"}
+    return request.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=left_out)
 
 
-def _behavior(row: RowMapping) -> ReprocessBehavior:
+def command_of(request: BackfillRequested) -> str:
+    """``retrofill backfill create …``, as a shell takes it."""
+    given = request_as_json(request)
+    words = ["retrofill", "backfill", "create", request.pipeline]
+    for name, option in VALUES.items():
+        words += [option, str(given[name])] if name in given else []
+    if request.intervals:
+        words += ["--dates", ",".join(_date(each) for each in request.intervals)]
+    words += [option for name, option in FLAGS.items() if given.get(name)]
+    words += ["--review"] if request.publish == Publish.REVIEW else []
+    if request.conf:
+        words += ["--conf", json.dumps(given["conf"], ensure_ascii=False)]
+    if request.budget is not None:
+        limits = request.budget.model_dump(mode="json", exclude_none=True)
+        words += ["--budget", ",".join(f"{name}={limit}" for name, limit in limits.items()) or "none"]
+    return shlex.join(words)
+
+
+def _date(each: date) -> str:
+    return each.isoformat()
+
+
+def _behavior(of: Backfill) -> ReprocessBehavior:
     """What was to replace an earlier success still is: the runs that are named have no later one."""
-    completed = row["reprocess_behavior"] == ReprocessBehavior.COMPLETED
+    completed = of.reprocess_behavior == ReprocessBehavior.COMPLETED
     return ReprocessBehavior.COMPLETED if completed else ReprocessBehavior.FAILED
 
 
 # Option of a request → what the ended backfill has for it, which changes and resumes have kept up to date.
-COPIED: Mapping[str, Callable[[RowMapping], Any]] = {
-    "pipeline": _column("pipeline"),
-    "max_active_runs": _column("max_active_runs"),
-    "batch_size": _column("batch_size"),
-    "run_backwards": _column("run_backwards"),
-    "on_run_failure": _column("on_run_failure"),
-    "conf": _column("conf"),
-    "latest_code": _column("code_follows"),
-    "publish": lambda row: Publish.REVIEW if row["review"] else Publish.AT_ONCE,
+COPIED: Mapping[str, Callable[[Backfill], Any]] = {
+    "pipeline": attrgetter("pipeline"),
+    "max_active_runs": attrgetter("max_active_runs"),
+    "batch_size": attrgetter("batch_size"),
+    "run_backwards": attrgetter("run_backwards"),
+    "on_run_failure": attrgetter("on_run_failure"),
+    "conf": attrgetter("conf"),
+    "latest_code": attrgetter("code_follows"),
+    "publish": lambda of: Publish.REVIEW if of.review else Publish.AT_ONCE,
     # The whole one again: it counts from the new request.
-    "budget": lambda row: budgets.of_row(reads.planned(row)),
+    "budget": budgets.of_row,
     "reprocess_behavior": _behavior,
 }
 # Option → the column of the backfill's deadline that it became.
@@ -75,14 +115,14 @@ class Again:
         return f"requested again without {' and '.join(past)}, which is past" if past else None
 
 
-def requested_again(conn: Connection, row: RowMapping, user: str | None) -> Again:
+def requested_again(conn: Connection, of: Backfill, user: str | None) -> Again:
     """A request by ``user`` for the intervals of an ended backfill whose runs failed or were cancelled.
 
     Those that succeeded in another backfill since are left out, as are moments that are past. Raises ``UserError`` if
     there are no intervals, or too many for a request.
     """
-    left = _not_done(conn, row)
-    given = {name: of(row) for name, of in COPIED.items()} | _finish_by(conn, row["id"])
+    left = _not_done(conn, of)
+    given = {name: copied(of) for name, copied in COPIED.items()} | _finish_by(conn, of.id)
     options, without = _without_past(given, database_now(conn))
     intervals = {"intervals": tuple(left.starts), "interval_ends": tuple(left.ends)}
     return Again(BackfillRequested(**options, **intervals, triggered_by=user), without)
@@ -110,25 +150,25 @@ def _without_past(given: Mapping[str, Any], now: datetime) -> tuple[dict[str, An
     return options, without
 
 
-def _not_done(conn: Connection, row: RowMapping) -> Intervals:
+def _not_done(conn: Connection, of: Backfill) -> Intervals:
     """The intervals. Raises ``UserError`` as ``requested_again`` does."""
-    id = row["id"]
-    if row["undoes"] is not None:
+    id = of.id
+    if of.undoes is not None:
         raise UserError(
-            f"backfill {id} is an undo: request it again with 'retrofill backfill undo {row['undoes']}', which leaves out "
+            f"backfill {id} is an undo: request it again with 'retrofill backfill undo {of.undoes}', which leaves out "
             "what is undone"
         )
     left = not_done(conn, id)
     dates = left.starts
-    if not dates and reads.purged(conn, row):
+    if not dates and is_purged(conn, of):
         raise UserError(f"backfill {id} was purged: request its range again with 'retrofill backfill create'")
     if not dates:
         raise UserError(
-            f"nothing to retry: backfill {id} {row['state']}, and the intervals of all its runs have succeeded, in it or "
+            f"nothing to retry: backfill {id} {of.state}, and the intervals of all its runs have succeeded, in it or "
             "in another backfill since"
         )
     if len(dates) > MAX_DATES:
-        first, last = (each.isoformat() for each in (row["covers"].lower, row["covers"].upper))
+        first, last = (each.isoformat() for each in (of.range_start, of.range_end))
         raise UserError(
             f"backfill {id} has more than {MAX_DATES:,} failed or cancelled runs, too many for one request: request "
             f"parts of its range from {first} to {last} with 'retrofill backfill create --reprocess failed'"

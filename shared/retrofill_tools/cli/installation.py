@@ -1,0 +1,156 @@
+"""``init``, ``recover`` and ``config``: what services need in Postgres and Kafka, its repair, and the settings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import KafkaException
+
+from retrofill.errors import UserError, WrongUsage
+from retrofill.masking import masked_conf, masked_remote
+from retrofill.system.crash import arm
+from retrofill_core.bus.observability.diagnosis import explain
+from retrofill_core.contract.topics import CLI_CLIENT
+from retrofill_core.settings import Settings
+from retrofill_core.store.engine import make_engine
+from retrofill_core.store.installation import LimitsMissing, SchemaTooOld, check_schema, read_installation
+from retrofill_tools.admin.access import NoAuthorizer
+from retrofill_tools.admin.init import InstallationDiffers, PostgresTooOld, initialize
+from retrofill_tools.admin.recovery import Found, find
+from retrofill_tools.admin.recovery import recover as go_on
+from retrofill_tools.admin.topics import TopicsDiffer, compare_topics
+from retrofill_tools.cli.options import AsJson
+from retrofill_tools.cli.output import is_confirmed, print_json, print_text
+from retrofill_tools.client.connect import checked_settings, load_settings
+
+PLAN = """It will
+- fence the current relays and shard owners, and give later ones epochs that were never used
+- number new events after the last one in Kafka, and drop pending events that Kafka already has
+- queue live runs again, and give all unfinished runs attempt numbers that were never used
+- give new runs and deadlines ids that were never used
+- read requests and commands again, from the offsets in Postgres"""
+
+
+def init(as_json: AsJson = False) -> None:
+    """Create the schema and roles in Postgres, and topics, users and ACLs in Kafka.
+
+    Existing ones are kept.
+    """
+    settings = checked_settings()
+    # Both addresses are required: fail before anything is changed.
+    settings.dsn_of("owner")
+    settings.bootstrap_servers()
+    try:
+        initialize(settings)
+    except (InstallationDiffers, PostgresTooOld, LimitsMissing, TopicsDiffer, NoAuthorizer) as e:
+        raise UserError(str(e)) from e
+    except KafkaException as e:
+        raise UserError(f"Kafka cannot be used: {explain(settings, e)}") from e
+    _compare(settings)
+    if as_json:
+        users = settings.kafka_user("*") if settings.kafka_acls else None
+        return print_json({"topics": f"{settings.topic_prefix}*", "partitions": settings.partitions, "users": users})
+    typer.echo("Postgres  schema and roles exist")
+    typer.echo(f"Kafka     topics {settings.topic_prefix}* with {settings.partitions} partitions exist")
+    if settings.kafka_acls:
+        typer.echo(f"Kafka     users {settings.kafka_user('*')} have their rights")
+    return None
+
+
+def _compare(settings: Settings) -> None:
+    """Report topic settings that differ from the required ones.
+
+    Raises ``UserError`` if one is fatal.
+    """
+    try:
+        found = compare_topics(settings)
+    except KafkaException as e:
+        typer.echo(f"retrofill: the settings of the topics cannot be read: {explain(settings, e)}", err=True)
+        return
+    lines = [one.line(settings.bootstrap_servers()) for one in found]
+    refused = bool(found) and found[0].fatal
+    for line in lines[1:] if refused else lines:
+        typer.echo(f"retrofill: {line}", err=True)
+    if refused:
+        raise UserError(lines[0])
+
+
+def recover(
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False, as_json: AsJson = False
+) -> None:
+    """Repair the state after a Postgres restore or failover that may have lost commits.
+
+    Stop the services first.
+    """
+    if as_json and not yes:
+        raise WrongUsage("--json requires --yes: nobody reads the question")
+    settings = checked_settings()
+    arm(settings.crash_point)
+    engine = make_engine(settings.dsn_of("owner"), f"{CLI_CLIENT}-recover", pool_size=2)
+    try:
+        with engine.connect() as conn:
+            fixed = read_installation(conn)
+            try:
+                check_schema(conn)
+            except SchemaTooOld as e:
+                raise UserError(str(e)) from e
+        if fixed is None or (fixed.topic_prefix, fixed.partitions) != (settings.topic_prefix, settings.partitions):
+            raise UserError("topic prefix or partitions differ from this database's 'retrofill init': restore them")
+        found = find(settings, engine)
+        if not as_json:
+            _show(found)
+        if not yes:
+            _confirm()
+        done = go_on(settings, engine, found)
+    finally:
+        engine.dispose()
+    if as_json:
+        return print_json({"signs": found.signs, **asdict(done)})
+    for name, count in done.dropped.items():
+        print_text(f"{name}: its events were behind Kafka's; pending events dropped as already published: {count:,}")
+    print_text(
+        f"recovered (generation {done.generation}): {done.requeued:,} live runs are queued again. Start the services"
+    )
+    return None
+
+
+def _show(found: Found) -> None:
+    for sign in found.signs:
+        print_text(f"found: {sign}")
+    if not found.signs:
+        print_text("found: no sign that Postgres lost commits")
+    print_text(PLAN)
+
+
+def _confirm() -> None:
+    """Raises ``UserError`` unless the answer is yes."""
+    if not sys.stdin.isatty():
+        raise UserError("nothing was changed: run this on a terminal, or use --yes")
+    if not is_confirmed("continue?"):
+        raise UserError("nothing was changed (use --yes to skip this question)")
+
+
+def config(as_json: AsJson = False) -> None:
+    """Show all settings, with secrets masked."""
+    values = shown(load_settings())
+    if as_json:
+        return print_json(values)
+    for name, value in values.items():
+        text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
+        print_text(f"{name}={text}")
+    return None
+
+
+def shown(settings: Settings) -> dict[str, Any]:
+    """JSON values by variable, with secrets masked."""
+    # In JSON mode pydantic also masks secrets inside lists and mappings.
+    values = settings.model_dump(mode="json")
+    # Spark settings are plain strings, and most are not secret.
+    values |= {name: masked_conf(values[name]) for name in ("spark_conf", "spark_submit_conf")}
+    values["spark_remote"] = masked_remote(settings.spark_remote)
+    values["pools"] = {name: pool.shown() for name, pool in settings.pools.items()}
+    return {f"RETROFILL_{name.upper()}": value for name, value in values.items()}

@@ -1,0 +1,153 @@
+"""Deadlines and callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, func, select
+
+from retrofill_core.domain.callback import CallbackState
+from retrofill_core.domain.deadline import DeadlineState
+from retrofill_core.store.tables import callback, deadline, run, webhook_off
+from retrofill_tools.client.documents import names
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A deadline with the state of its run. A backfill's deadline has none."""
+
+    id: int
+    alert: str
+    pipeline: str
+    backfill_id: str
+    run_id: int | None
+    task: str | None
+    reference: str
+    interval_seconds: float | None
+    due_at: datetime
+    state: str
+    reason: str | None
+    decided_at: datetime | None
+    recovered_at: datetime | None
+    digest_id: int | None
+    callback: str | None
+    kwargs: dict[str, Any]
+    interval_start: datetime | None
+    run_state: str | None
+
+
+@dataclass(frozen=True)
+class CalledDeadline(Deadline):
+    """With the outcome of its callback, or of its digest's."""
+
+    callback_state: str | None
+    callback_attempts: int | None
+    callback_error: str | None
+
+
+@dataclass(frozen=True)
+class Callback:
+    """What is called for a missed deadline, or on an ``occasion`` of a backfill."""
+
+    deadline_id: int
+    name: str
+    kind: str
+    kwargs: dict[str, Any]
+    state: str
+    attempts: int
+    runners_lost: int
+    next_try_at: datetime
+    last_error: str | None
+    finished_at: datetime | None
+    occasion: str | None
+    alert: str | None
+    pipeline: str
+    backfill_id: str | None
+    run_id: int | None
+
+
+@dataclass(frozen=True)
+class FullCallback(Callback):
+    """``switched_off_at``: since when its webhook has been disabled."""
+
+    options: dict[str, Any]
+    event: dict[str, Any]
+    lease_until: datetime | None
+    switched_off_at: datetime | None
+
+
+_OF_DEADLINE: dict[str, ColumnElement[Any]] = {
+    **{column.name: column for column in deadline.c},
+    "interval_start": run.c.interval_start,
+    "run_state": run.c.state,
+    "callback_state": callback.c.state,
+    "callback_attempts": callback.c.attempts,
+    "callback_error": callback.c.last_error,
+}
+# Rows from an older version have no pipeline and backfill of their own.
+_OF_CALLBACK: dict[str, ColumnElement[Any]] = {
+    **{column.name: column for column in callback.c},
+    **{name: deadline.c[name] for name in ("alert", "run_id")},
+    **{name: func.coalesce(deadline.c[name], callback.c[name]) for name in ("pipeline", "backfill_id")},
+    "switched_off_at": webhook_off.c.since,
+}
+
+
+def find_deadlines(
+    conn: Connection, filters: Mapping[str, str | int | None], limit: int, due_within: timedelta | None = None
+) -> list[Deadline]:
+    """Deadlines, the latest first; with ``due_within`` only armed ones that are due soon, the earliest first."""
+    found = _where(_deadlines(Deadline), _OF_DEADLINE, filters).limit(limit)
+    if due_within is None:
+        found = found.order_by(deadline.c.due_at.desc(), deadline.c.id.desc())
+    else:
+        soon = func.clock_timestamp() + due_within
+        found = found.where(deadline.c.state == DeadlineState.ARMED, deadline.c.due_at <= soon)
+        found = found.order_by(deadline.c.due_at, deadline.c.id)
+    return [Deadline(*row) for row in conn.execute(found)]
+
+
+def find_deadline(conn: Connection, id: int) -> CalledDeadline | None:
+    called = callback.c.deadline_id == func.coalesce(deadline.c.digest_id, deadline.c.id)
+    found = _deadlines(CalledDeadline).outerjoin(callback, called).where(deadline.c.id == id)
+    row = conn.execute(found).first()
+    return None if row is None else CalledDeadline(*row)
+
+
+def _deadlines(kind: type[Deadline]) -> Select[Any]:
+    columns = (_OF_DEADLINE[name].label(name) for name in names(kind))
+    return select(*columns).outerjoin_from(deadline, run, run.c.id == deadline.c.run_id)
+
+
+def find_callbacks(conn: Connection, filters: Mapping[str, str | int | None], limit: int) -> list[Callback]:
+    """Callbacks, newest first."""
+    found = _where(_callbacks(*names(Callback)), _OF_CALLBACK, filters)
+    return [Callback(*row) for row in conn.execute(found.order_by(callback.c.deadline_id.desc()).limit(limit))]
+
+
+def find_callback(conn: Connection, id: int) -> tuple[FullCallback, bool] | None:
+    """A callback, and whether further failures may join it."""
+    off = (webhook_off.c.url == callback.c.name) & (callback.c.kind == "webhook")
+    found = _callbacks(*names(FullCallback), "collects").outerjoin(webhook_off, off)
+    row = conn.execute(found.where(callback.c.deadline_id == id)).first()
+    return None if row is None else (FullCallback(*row[:-1]), row[-1])
+
+
+def failed_callbacks(conn: Connection, pipeline: str | None) -> list[int]:
+    """Ids of callbacks that failed, oldest first."""
+    failed = _where(_callbacks("deadline_id"), _OF_CALLBACK, {"state": CallbackState.FAILED, "pipeline": pipeline})
+    return list(conn.execute(failed.order_by(callback.c.deadline_id)).scalars())
+
+
+def _callbacks(*wanted: str) -> Select[Any]:
+    columns = (_OF_CALLBACK[name].label(name) for name in wanted)
+    return select(*columns).outerjoin_from(callback, deadline, deadline.c.id == callback.c.deadline_id)
+
+
+def _where(
+    found: Select[Any], columns: Mapping[str, ColumnElement[Any]], filters: Mapping[str, str | int | None]
+) -> Select[Any]:
+    return found.where(*(columns[name] == wanted for name, wanted in filters.items() if wanted is not None))

@@ -1,0 +1,311 @@
+"""Runs: those of a backfill, and all that is known about one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NotRequired, TypedDict
+
+from sqlalchemy import Connection, exists, func, select
+
+from retrofill.states.task_run import TaskState
+from retrofill_core.store.failures import has_failed
+from retrofill_core.store.run_cancels import ASKED
+from retrofill_core.store.tables import attempt, backfill, run, run_cancel, task_run
+from retrofill_tools.client.attempts import Attempt, find_attempts
+from retrofill_tools.client.deadlines import Callback, Deadline, find_callbacks, find_deadlines
+from retrofill_tools.client.documents import names
+from retrofill_tools.client.intervals import FinishedRun, history
+from retrofill_tools.client.pipelines import StoredDefinition
+
+# Of a task in the pipeline's definition.
+TASK = ("name", "kind", "after", "trigger_rule", "retries", "timeout_seconds")
+# Deadlines and callbacks of one run.
+MOST = 100
+# Another interval of the pipeline begins later than that.
+_LEAST = timedelta(microseconds=1)
+
+
+class Loss(TypedDict):
+    """A driver was lost with a run, the ``attempt``-th time that it began."""
+
+    attempt: int
+    reason: str
+    # Of an older release, it counted.
+    counted: NotRequired[bool]
+
+
+class Error(TypedDict, total=False):
+    """Why a run or task failed."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """``cancel_requested_at``: when a user asked to cancel this one."""
+
+    id: int
+    interval_start: datetime
+    interval_end: datetime
+    state: str
+    attempt: int
+    started_at: datetime | None
+    finished_at: datetime | None
+    cancel_requested_at: datetime | None
+    superseded_by: int | None
+
+
+@dataclass(frozen=True)
+class _Run:
+    id: int
+    backfill_id: str
+    pipeline: str
+    interval_start: datetime
+    interval_end: datetime
+    state: str
+    attempt: int
+    attempt_id: int | None
+    queued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    lost_at: datetime | None
+    lost_attempts: int
+    range_limit: int | None
+    superseded_by: int | None
+    code_sha256: str | None
+    outputs: dict[str, Any] | None
+    error: Error | None
+    publish_after: datetime | None
+    publish_error: Error | None
+
+
+@dataclass(frozen=True)
+class Run(_Run):
+    """A run as it is stored, with its backfill's ``definition``."""
+
+    pipeline_no: int
+    position: int
+    losses: dict[str, list[Loss]]
+    published: dict[str, Any] | None
+    definition: StoredDefinition
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """A task in one of the times that its run began."""
+
+    attempt: int
+    task: str
+    state: str
+    try_number: int
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: Error | None
+
+
+@dataclass(frozen=True)
+class FullRun(_Run):
+    """A run with its ``attempts`` and the ``tasks`` of each time it began.
+
+    ``graph``: the tasks of its pipeline, as defined; ``deadlines`` and ``callbacks``: its own; ``history``: all
+    finished runs of its interval; ``replaced_changes``: what somebody changed in the moment of its publication.
+    """
+
+    timezone: str
+    losses: list[Loss]
+    replaced_changes: list[str]
+    attempts: list[Attempt]
+    tasks: list[TaskRun]
+    graph: list[dict[str, Any]]
+    deadlines: list[Deadline]
+    callbacks: list[Callback]
+    history: list[FinishedRun]
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """What commands name a run by."""
+
+    id: int
+    interval_start: datetime
+
+
+@dataclass(frozen=True)
+class FailedTask:
+    """A task that failed when its run began for the last time."""
+
+    task: str
+    try_number: int
+    error: Error | None
+
+
+@dataclass(frozen=True)
+class FailedRun:
+    """A failed run that was not retried."""
+
+    id: int
+    interval_start: datetime
+    interval_end: datetime
+    finished_at: datetime
+    attempt: int
+    code_sha256: str | None
+    error: Error | None
+    losses: list[Loss]
+    failed_tasks: list[FailedTask]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """An unfinished run with which a driver was lost."""
+
+    id: int
+    interval_start: datetime
+    state: str
+    lost_attempts: int
+    losses: list[Loss]
+
+
+def find_run(conn: Connection, id: int) -> Run | None:
+    columns = [backfill.c[name] if name in ("pipeline", "definition") else run.c[name] for name in names(Run)]
+    found = select(*columns).join_from(run, backfill, backfill.c.id == run.c.backfill_id).where(run.c.id == id)
+    row = conn.execute(found).first()
+    return None if row is None else Run(*(*row[:-1], StoredDefinition(row[-1])))
+
+
+def find_runs(conn: Connection, backfill_id: str, states: Sequence[str], limit: int) -> list[RunSummary]:
+    """Runs in logical-date order."""
+    columns = (
+        run_cancel.c.requested_at if name == "cancel_requested_at" else run.c[name] for name in names(RunSummary)
+    )
+    found = (
+        select(*columns)
+        .select_from(run.outerjoin(run_cancel, ASKED))
+        .where(run.c.backfill_id == backfill_id)
+        .order_by(run.c.interval_start, run.c.id)
+        .limit(limit)
+    )
+    return [RunSummary(*row) for row in conn.execute(found.where(run.c.state.in_(states)) if states else found)]
+
+
+def runs_of_dates(conn: Connection, backfill_id: str, start: datetime, end: datetime) -> list[int]:
+    """The ids of a backfill's runs whose intervals begin in ``[start, end)``, in order.
+
+    Without those that were replaced by a retry.
+    """
+    found = select(run.c.id).where(
+        run.c.backfill_id == backfill_id,
+        run.c.interval_start >= start,
+        run.c.interval_start < end,
+        run.c.superseded_by.is_(None),
+    )
+    return list(conn.execute(found.order_by(run.c.interval_start)).scalars())
+
+
+def present_runs(
+    conn: Connection,
+    backfill_id: str,
+    states: Sequence[str],
+    chosen: Sequence[int] | tuple[datetime, datetime],
+    limit: int,
+    *,
+    to_cancel: bool = False,
+) -> list[NamedRun]:
+    """A backfill's runs in these states, in the order of their intervals.
+
+    ``chosen``: their ids, or the first and the last logical date, inclusive. ``to_cancel``: without those that are
+    already being cancelled.
+    """
+    found = select(run.c.id, run.c.interval_start).where(
+        run.c.backfill_id == backfill_id, run.c.state.in_(states), run.c.superseded_by.is_(None)
+    )
+    if isinstance(chosen, tuple):
+        found = found.where(run.c.interval_start.between(*chosen))
+    else:
+        found = found.where(run.c.id == func.any(list(chosen)))
+    if to_cancel:
+        found = found.where(~exists().where(ASKED))
+    return [NamedRun(*row) for row in conn.execute(found.order_by(run.c.interval_start).limit(limit))]
+
+
+def failed_runs(conn: Connection, backfill_id: str, limit: int) -> list[FailedRun]:
+    """Failed runs that were not retried, in logical-date order."""
+    times = (run.c.interval_start, run.c.interval_end, run.c.finished_at)
+    found = (
+        select(run.c.id, *times, run.c.attempt, run.c.code_sha256, run.c.error, run.c.losses)
+        .where(run.c.backfill_id == backfill_id, has_failed(run))
+        .order_by(run.c.interval_start)
+        .limit(limit)
+    )
+    rows = conn.execute(found).all()
+    tasks = _failed_tasks(conn, [row.id for row in rows])
+    return [FailedRun(*(*facts, _last(losses), tasks.get(facts[0], []))) for *facts, losses in rows]
+
+
+def _failed_tasks(conn: Connection, runs: Sequence[int]) -> dict[int, list[FailedTask]]:
+    found = (
+        select(task_run.c.run_id, task_run.c.task, task_run.c.try_number, task_run.c.error)
+        .join(run, (run.c.id == task_run.c.run_id) & (run.c.attempt == task_run.c.attempt))
+        .where(task_run.c.run_id == func.any(list(runs)), task_run.c.state == TaskState.FAILED)
+        .order_by(task_run.c.run_id, task_run.c.finished_at)
+    )
+    tasks: dict[int, list[FailedTask]] = {}
+    for run_id, *facts in conn.execute(found):
+        tasks.setdefault(run_id, []).append(FailedTask(*facts))
+    return tasks
+
+
+def _last(losses: dict[str, list[Loss]]) -> list[Loss]:
+    return losses.get("last", [])
+
+
+def suspects(conn: Connection, backfill_id: str, limit: int) -> list[Suspect]:
+    """Unfinished runs with which a driver was lost, the next one to be retried first."""
+    found = (
+        select(run.c.id, run.c.interval_start, run.c.state, run.c.lost_attempts, run.c.losses)
+        .where(run.c.backfill_id == backfill_id, run.c.lost_at.is_not(None))
+        .order_by(run.c.lost_at, run.c.position)
+        .limit(limit)
+    )
+    return [Suspect(*(*facts, _last(losses))) for *facts, losses in conn.execute(found)]
+
+
+def describe_run(conn: Connection, of: Run) -> FullRun:
+    """All that is known about it."""
+    return FullRun(
+        **{name: getattr(of, name) for name in names(_Run)},
+        timezone=of.definition.timezone,
+        losses=_last(of.losses),
+        replaced_changes=[
+            each["name"] for each in (of.published or {}).get("outputs", ()) if each.get("replaced_change")
+        ],
+        attempts=attempts_of(conn, of),
+        tasks=_tasks_of(conn, of.id),
+        graph=[{name: task.get(name) for name in TASK} for task in of.definition.data.get("tasks", ())],
+        deadlines=find_deadlines(conn, {"run_id": of.id}, MOST),
+        callbacks=find_callbacks(conn, {"run_id": of.id}, MOST),
+        history=history(conn, of.pipeline_no, of.interval_start, of.interval_start + _LEAST),
+    )
+
+
+def attempts_of(conn: Connection, of: Run) -> list[Attempt]:
+    """The attempts that had a run, in order; not those of the run that it replaces or that replaced it."""
+    mine = [
+        attempt.c.backfill_id == of.backfill_id,
+        attempt.c.position <= of.position,
+        attempt.c.position + attempt.c.runs > of.position,
+        attempt.c.claimed_at >= of.queued_at,
+    ]
+    if of.superseded_by is not None:
+        mine.append(attempt.c.claimed_at <= of.finished_at)
+    return find_attempts(conn, *mine)
+
+
+def _tasks_of(conn: Connection, run_id: int) -> list[TaskRun]:
+    """The tasks of each time that a run began, in order."""
+    t = task_run
+    found = select(*(t.c[name] for name in names(TaskRun))).where(t.c.run_id == run_id)
+    return [TaskRun(*row) for row in conn.execute(found.order_by(t.c.attempt, t.c.started_at.nulls_last(), t.c.task))]
