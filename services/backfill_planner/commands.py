@@ -64,46 +64,43 @@ def handle_command(tx: Transaction, received: Received, command: AnyCommand, par
 
 def _carry_out(tx: Transaction, id: str, command: AnyCommand, ce_id: str | None, partitions: int) -> Message:
     row = backfills.lock(tx.conn, id, wait=True)
+    answer: Message | Refuse
     match command:
+        case _ if row is None:
+            answer = Refuse("there is no backfill with this id: 'retrofill backfill list' shows them all")
         case RunCancelRequested():
-            return cancel_runs(tx, id, row, command, ce_id)
+            answer = cancel_runs(tx, row, command, ce_id)
         case RunRetryRequested():
-            return retry_runs(tx, id, row, command, partitions)
+            answer = retry_runs(tx, row, command, partitions)
         case BackfillChangeRequested():
-            return change(tx, id, row, command)
+            answer = change(tx, row, command)
         case _:
-            return _enter(tx, id, row, command)
+            answer = _enter(tx, row, command)
+    if isinstance(answer, Refuse):
+        return BackfillCommandRejected(backfill_id=id, command=command.type, message=answer.message)
+    return answer
 
 
-def _enter(tx: Transaction, id: str, row: Planned | None, command: Command) -> Message:
+def _enter(tx: Transaction, row: Planned, command: Command) -> Message | Refuse:
     """Move the backfill to the state that the command leads to."""
-    state = None if row is None else row.state
-    budget = _budget(command, row)
-    used_up, approved = budgets.exceeded(tx.conn, id, budget), None if row is None else row.approved
-    decision = answer_command(command, state, used_up, approved)
-    match decision:
-        case Refuse(message):
-            return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
+    about = {"backfill_id": row.id, "pipeline": row.pipeline}
+    budget = None
+    if isinstance(command, BackfillResumeRequested):
+        # The one that a resume would go on with.
+        budget = budgets.of_row(row) if command.budget is None else command.budget
+    match answer_command(command, row.state, budgets.exceeded(tx.conn, row.id, budget), row.approved):
         case Approved():
-            assert row is not None
-            return BackfillApproved(backfill_id=id, pipeline=row.pipeline, force=row.forced)
+            return BackfillApproved(**about, force=row.forced)
         case Unchanged(where):
-            assert row is not None
-            return _EVENTS[where](backfill_id=id, pipeline=row.pipeline)
+            return _EVENTS[where](**about)
         case Enter(to):
-            assert row is not None
             move(tx, row, to, _values(tx, row, command, to, budget))
-            tx.schedule_check(id)
+            tx.schedule_check(row.id)
             if isinstance(command, BackfillPublishRequested):
-                return BackfillApproved(backfill_id=id, pipeline=row.pipeline, force=command.force)
-            return _EVENTS[to](backfill_id=id, pipeline=row.pipeline)
-
-
-def _budget(command: Command, row: Planned | None) -> Budget | None:
-    """The budget that a resume would go on with."""
-    if row is None or not isinstance(command, BackfillResumeRequested):
-        return None
-    return budgets.of_row(row) if command.budget is None else command.budget
+                return BackfillApproved(**about, force=command.force)
+            return _EVENTS[to](**about)
+        case Refuse() as refused:
+            return refused
 
 
 def _values(

@@ -60,7 +60,6 @@ class Approved:
 
 
 Answer = Enter | Approved | Unchanged | Refuse
-NO_BACKFILL = Refuse("there is no backfill with this id: 'retrofill backfill list' shows them all")
 
 
 def nothing_to_do(state: str, verb: str) -> Refuse:
@@ -78,16 +77,12 @@ _COMMANDS: dict[type[Command], tuple[BackfillState, tuple[BackfillState, ...], t
 }
 
 
-def answer_command(
-    command: Command, state: str | None, used_up: str | None = None, approved: int | None = None
-) -> Answer:
-    """Decide on a command for a backfill in ``state`` (``None``: no such backfill).
+def answer_command(command: Command, state: str, used_up: str | None = None, approved: int | None = None) -> Answer:
+    """Decide on a command for a backfill in ``state``.
 
     ``used_up``: which limit of the budget is reached, of the one that a resume brings along.
     ``approved``: how often what it staged was approved; ``None`` if that needs no review.
     """
-    if state is None:
-        return NO_BACKFILL
     if isinstance(command, BackfillPublishRequested | BackfillDiscardRequested) and state != S.IN_REVIEW:
         return _not_in_review(command, S(state), approved)
     if isinstance(command, BackfillResumeRequested):

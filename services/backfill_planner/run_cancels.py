@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from zoneinfo import ZoneInfo
 
-from backfill_planner.decide import NO_BACKFILL, Refuse, nothing_to_do
+from backfill_planner.decide import Refuse, nothing_to_do
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunCancelAccepted, RunCancelRequested
+from retrofill_core.contract.backfills import MAX_LISTED, RunCancelAccepted, RunCancelRequested
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.run import MACHINE, RunState
 from retrofill_core.domain.schedule import range_bound
@@ -80,23 +80,20 @@ def unknown(names: Sequence[str], found: Sequence[Found]) -> Iterator[str]:
 
 
 def cancel_runs(
-    tx: Transaction, id: str, row: Planned | None, command: RunCancelRequested, ce_id: str | None
-) -> RunCancelAccepted | BackfillCommandRejected:
+    tx: Transaction, row: Planned, command: RunCancelRequested, ce_id: str | None
+) -> RunCancelAccepted | Refuse:
     """Record the cancels, if all of them are possible. ``row``: the backfill, locked."""
     decision = _decide(tx, row, command)
     if isinstance(decision, Refuse):
-        return BackfillCommandRejected(backfill_id=id, command=command.type, message=decision.message)
-    assert row is not None
+        return decision
     ids = tuple(each.run_id for each in decision.runs)
-    store.insert_all(tx.conn, id, ids, ce_id)
+    store.insert_all(tx.conn, row.id, ids, ce_id)
     crash_point("run-cancel:written")
     intervals = tuple(each.interval_start for each in decision.runs)
-    return RunCancelAccepted(backfill_id=id, pipeline=row.pipeline, run_ids=ids, intervals=intervals)
+    return RunCancelAccepted(backfill_id=row.id, pipeline=row.pipeline, run_ids=ids, intervals=intervals)
 
 
-def _decide(tx: Transaction, row: Planned | None, command: RunCancelRequested) -> CancelRuns | Refuse:
-    if row is None:
-        return NO_BACKFILL
+def _decide(tx: Transaction, row: Planned, command: RunCancelRequested) -> CancelRuns | Refuse:
     if row.state == S.CANCELLING:
         return Refuse("the backfill is cancelling: all its runs are being cancelled")
     if row.state not in (S.RUNNING, S.PAUSED):

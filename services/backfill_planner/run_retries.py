@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from backfill_planner.decide import NO_BACKFILL, Refuse
+from backfill_planner.decide import Refuse
 from backfill_planner.run_cancels import MAX_RUNS, days, named, refusal, unknown
 from backfill_planner.states import move
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunRetryRequested, RunsRetried
+from retrofill_core.contract.backfills import MAX_LISTED, RunRetryRequested, RunsRetried
 from retrofill_core.deadlines.arming import Armer, resolve
 from retrofill_core.deadlines.rows import Subject
 from retrofill_core.domain.alert import AT_PLANNING, DeadlineAlert
@@ -64,30 +64,26 @@ def _problems(names: Sequence[str], found: Sequence[Found], zone: str) -> Iterat
             yield f"{run} is {each.state}: only failed runs are retried"
 
 
-def retry_runs(
-    tx: Transaction, id: str, row: Planned | None, command: RunRetryRequested, partitions: int
-) -> RunsRetried | BackfillCommandRejected:
+def retry_runs(tx: Transaction, row: Planned, command: RunRetryRequested, partitions: int) -> RunsRetried | Refuse:
     """Replace the runs, if all of them may be retried. ``row``: the backfill, locked."""
-    decision = _decide(tx, id, row, command)
+    decision = _decide(tx, row, command)
     if isinstance(decision, Refuse):
-        return BackfillCommandRejected(backfill_id=id, command=command.type, message=decision.message)
-    assert row is not None
+        return decision
     try:
         alerts = PipelineDefinition.model_validate(row.definition).deadlines
     except ValidationError:
-        message = "a newer release planned the backfill: upgrade the backfill-planner to retry its runs"
-        return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
+        return Refuse("a newer release planned the backfill: upgrade the backfill-planner to retry its runs")
     count, new = _replace(tx, row, decision, alerts_counting_from(alerts, *AT_PLANNING), partitions)
     # Which of the failures were accepted is not known, so those that were count as replaced first:
     # as long as one is left that may not have been, the backfill is paused or cancelled over it.
-    backfills.change(tx.conn, id, {"failed_before": max(0, row.failed_before - count)})
+    backfills.change(tx.conn, row.id, {"failed_before": max(0, row.failed_before - count)})
     if row.state == S.IN_REVIEW:
         # It runs again until the new runs have ended or staged their output as well.
         move(tx, row, S.RUNNING, {"staged_at": None})
     crash_point("run-retry:written")
     listed = new if count <= MAX_LISTED else []
     return RunsRetried(
-        backfill_id=id,
+        backfill_id=row.id,
         pipeline=row.pipeline,
         runs=count,
         run_ids=tuple(each.id for each in listed),
@@ -95,24 +91,22 @@ def retry_runs(
     )
 
 
-def _decide(tx: Transaction, id: str, row: Planned | None, command: RunRetryRequested) -> RetryRuns | Refuse:
-    if row is None:
-        return NO_BACKFILL
+def _decide(tx: Transaction, row: Planned, command: RunRetryRequested) -> RetryRuns | Refuse:
     if row.state == S.CANCELLING:
-        return Refuse(f"the backfill is cancelling: once it has ended, use 'retrofill backfill retry {id}'")
+        return Refuse(f"the backfill is cancelling: once it has ended, use 'retrofill backfill retry {row.id}'")
     if row.state not in (S.RUNNING, S.PAUSED, S.IN_REVIEW):
-        return Refuse(f"the backfill is {row.state}: 'retrofill backfill retry {id}' requests a new one")
+        return Refuse(f"the backfill is {row.state}: 'retrofill backfill retry {row.id}' requests a new one")
     if command.all_failed == bool(command.intervals):
         return Refuse("it must name runs: give either intervals (logical dates) or all_failed")
     if command.all_failed:
-        failed = count_failed(tx.conn, id)
+        failed = count_failed(tx.conn, row.id)
         return RetryRuns(None) if failed else Refuse("none of its runs is failed: there is nothing to retry")
     zone = row.definition.get("timezone", "UTC")
     try:
         windows = days(command.intervals, zone)
     except ValueError as e:
         return Refuse(f"{e}; no run was retried")
-    found = starting_within(tx.conn, id, windows, MAX_RUNS + 1)
+    found = starting_within(tx.conn, row.id, windows, MAX_RUNS + 1)
     return decide([each.isoformat() for each in command.intervals], found, zone)
 
 

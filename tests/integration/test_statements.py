@@ -12,6 +12,7 @@ from tests.support.definitions import alert
 from tests.support.history import finished, waiting
 from tests.support.hot_paths import Hot, about_run, without_definitions
 from tests.support.installation import PARTITIONS, Installation
+from tests.support.rows import a_run
 from tests.support.servers import Servers
 from tests.support.statements import Recorded, entries_read, recorded, scanned
 
@@ -242,10 +243,10 @@ def test_a_plan_reads_no_runs_of_other_pipelines_or_times(old: Hot, gap: int) ->
 
 
 def test_a_launch_reads_no_attempts_that_ended_long_before_its_runs(old: Hot) -> None:
-    again = [("old-1", [{"position": YEARS_OF_DAYS - 1}])]
+    again = [("old-1", [a_run(position=YEARS_OF_DAYS - 1)])]
     engine = old.engine(RUN_STARTER)
     with recorded(engine) as found, engine.connect() as conn:
-        assert launches.earlier(conn, again) == launches.unpublished(conn, again) == []  # type: ignore[arg-type]
+        assert launches.earlier(conn, again) == launches.unpublished(conn, again) == []
     engine.dispose()
     with old.made.session() as session:
         read = [entries_read(session, statement, "attempt") for statement in found.statements]

@@ -29,6 +29,7 @@ from tests.support.both_stores import (
     register,
     renew,
 )
+from tests.support.rows import a_run
 from tests.support.sessions import Step, commit
 
 from retrofill.sdk.names import MAX_BATCH
@@ -101,7 +102,7 @@ def test_the_largest_attempt_is_an_earlier_one_of_its_first_run_and_of_its_last(
     def find(conn: Any) -> list[list[int]]:
         # Its runs have the positions from 2 on.
         asked = [1, 2, MAX_BATCH + 1, MAX_BATCH + 2]
-        rows: list[Any] = [{"position": position} for position in asked]
+        rows = [a_run(position=position) for position in asked]
         return [[each.id for each in launches.earlier(conn, [("b1", [row])])] for row in rows]
 
     said = both.play(

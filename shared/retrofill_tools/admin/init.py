@@ -39,6 +39,15 @@ class InstallationDiffers(Exception):
     """The settings contradict the values fixed when this database was initialized."""
 
 
+def initialize(settings: Settings) -> None:
+    """Prepare Postgres and Kafka. Idempotent. Raises if either contradicts the settings."""
+    prepare_database(settings)
+    check_service_limits(settings)
+    create_topics(settings)
+    if settings.kafka_acls:
+        create_users(settings)
+
+
 def prepare_database(settings: Settings) -> Installation:
     """Migrate, create roles, and fix or check the installation. Idempotent.
 
@@ -138,12 +147,3 @@ def _passwords(settings: Settings) -> dict[str, str]:
         if name in roles and password:
             passwords[roles[name]] = str(password)
     return passwords
-
-
-def initialize(settings: Settings) -> None:
-    """Prepare Postgres and Kafka. Idempotent. Raises if either contradicts the settings."""
-    prepare_database(settings)
-    check_service_limits(settings)
-    create_topics(settings)
-    if settings.kafka_acls:
-        create_users(settings)

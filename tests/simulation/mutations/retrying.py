@@ -21,8 +21,8 @@ def retries_ended_backfills(patch: Patch) -> None:
     """Runs are retried whatever became of their backfill."""
     decide = planner._decide
 
-    def as_if_running(tx: Any, id: str, row: Any, command: Any) -> Any:
-        return decide(tx, id, row and replace(row, state="running"), command)
+    def as_if_running(tx: Any, row: Any, command: Any) -> Any:
+        return decide(tx, replace(row, state="running"), command)
 
     patch(planner, "_decide", as_if_running)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from backfill_planner.changes import decide
-from backfill_planner.decide import NO_BACKFILL, Refuse
+from backfill_planner.decide import Refuse
 from retrofill_core.contract.backfills import BackfillChangeRequested
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 
@@ -22,8 +22,7 @@ def test_a_backfill_that_starts_nothing_any_more_is_not_changed(state):
     assert decide(CHANGE, state) == Refuse(f"the backfill is {state.replace('_', ' ')}: there is nothing to change")
 
 
-def test_an_unknown_backfill_and_an_empty_command_are_refused():
-    assert decide(CHANGE, None) == NO_BACKFILL
+def test_an_empty_command_is_refused():
     assert decide(BackfillChangeRequested(), "running") == Refuse(
         "it changes nothing: give max_active_runs, batch_size or on_run_failure"
     )

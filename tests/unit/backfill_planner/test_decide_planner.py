@@ -122,13 +122,6 @@ def test_the_review_that_a_command_names_is_the_one_that_it_approves(named, appr
     assert enters or "another review has begun since" in answer.message
 
 
-@pytest.mark.parametrize("command", WISHES)
-def test_a_command_for_a_backfill_that_does_not_exist_is_refused_with_a_way_on(command):
-    answer = answer_command(command, None)
-    assert isinstance(answer, Refuse)
-    assert "backfill list" in answer.message
-
-
 def runs(*, unfinished=True, failed=False, cancelled=False, since_resume=False):
     """The runs of a backfill, one of which is not accepted."""
     return Progress(

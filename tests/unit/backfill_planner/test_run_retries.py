@@ -11,7 +11,7 @@ from tests.support.both_stores import DAY, START, end, make_backfill, put, start
 from tests.support.definitions import alert, daily
 from tests.support.sessions import MemoryStore
 
-from backfill_planner.run_retries import retry_runs
+from backfill_planner.commands import _carry_out
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import RunRetryRequested
 from retrofill_core.contract.base import Message
@@ -41,8 +41,8 @@ def retry(conn: Any, *days: int) -> tuple[Message, Transaction]:
     """Retry the runs of these days, or all failed ones."""
     dates = tuple((START + day * DAY).date() for day in days)
     tx = Transaction(conn, PLANNER, 0, 0, 900_000)
-    row = backfills.lock(conn, "b1", wait=True)
-    return retry_runs(tx, "b1", row, RunRetryRequested(all_failed=not dates, intervals=dates), PARTITIONS), tx
+    answer = _carry_out(tx, "b1", RunRetryRequested(all_failed=not dates, intervals=dates), None, PARTITIONS)
+    return answer, tx
 
 
 def played(*actions: Any) -> Any:
