@@ -20,7 +20,7 @@ from retrofill.protocol.facts import Cost
 log = get_log(__name__)
 # An attempt's end waits for the answers, which it asks for before it publishes, no longer than this; a run's end not at all.
 WAIT_SECONDS = 2.0
-# After a failure, nothing is asked for a while, so that a UI that is away slows nothing down.
+# After a failure, no request is sent for a while, so that a UI that is away slows nothing down.
 SECONDS, AGAIN_SECONDS, PAUSE_SECONDS = 5.0, 0.02, 60.0
 FIRST_SECONDS = 30.0
 _paused_until: dict[str, float] = {}

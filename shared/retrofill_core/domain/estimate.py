@@ -14,7 +14,7 @@ from retrofill_core.domain.batch_size import fit, line
 
 # The range holds the true end four times out of five.
 _Z = 1.28
-# Durations may double or halve over a whole backfill: this is the spread of that.
+# Durations may double or halve over a whole backfill: this is how far they spread.
 _DRIFT = log(2) * 0.85 / _Z
 # The spread assumed before attempts show their own, and how many attempts this assumption counts.
 _SPREAD, _ASSUMED = 0.5, 3.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,14 +30,15 @@ from retrofill_core.settings import Settings
 from retrofill_tools.cli.arguments import BUDGET, BackfillOptions, read_budget, takes_backfill_options
 from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit, backfill_ids
 from retrofill_tools.cli.output import counts, expectation, moment, print_json, print_table, print_text, warn
-from retrofill_tools.cli.previewing import compare, preview_undo, print_plan, undo_request
 from retrofill_tools.cli.showing import print_backfill
-from retrofill_tools.cli.watching import Progress, watch
 from retrofill_tools.client.backfills import BackfillSummary, describe_backfill, find_backfill, find_backfills
 from retrofill_tools.client.connect import load_settings, local_user, reading
 from retrofill_tools.client.kafka import ask
 from retrofill_tools.client.previews import Refusal, look_ahead
 from retrofill_tools.client.requests import requested_again
+
+if TYPE_CHECKING:
+    from retrofill_tools.cli.watching import Progress
 
 # That of a UUID, as the ids of requests without one are.
 LONGEST_KEPT_ID = 36
@@ -65,6 +66,8 @@ def create(
 @takes_backfill_options
 def dry_run(options: BackfillOptions, as_json: AsJson = False) -> None:
     """Show the runs that a request would create now. Publishes and writes nothing."""
+    from retrofill_tools.cli.previewing import print_plan
+
     request, settings = options.request(), load_settings()
     with reading(settings) as conn:
         found = look_ahead(conn, settings, request)
@@ -153,6 +156,8 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare what a backfill in review has staged with what is published; largest changes first."""
+    from retrofill_tools.cli.previewing import compare
+
     compare(id, limit, as_json=as_json)
 
 
@@ -231,6 +236,8 @@ def undo(
     as_json: AsJson = False,
 ) -> None:
     """Restore what the runs of an ended backfill replaced, by a new backfill."""
+    from retrofill_tools.cli.previewing import preview_undo, undo_request
+
     request = undo_request(id, from_, to, review=review)
     if dry_run:
         return preview_undo(request, as_json=as_json)
@@ -293,6 +300,8 @@ def _summary(answer: Message, id: str) -> str:
 
 
 def _watch(settings: Settings, id: str, as_json: bool) -> Progress:
+    from retrofill_tools.cli.watching import watch
+
     try:
         return watch(settings, id, quiet=as_json)
     except KeyboardInterrupt:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-import httpx
 from sqlalchemy import ColumnElement, Connection, Engine, and_, func, select
 
 from retrofill.errors import UserError
@@ -23,7 +22,7 @@ from retrofill_tools.client.connect import snapshot
 from retrofill_tools.client.documents import names
 from retrofill_tools.client.pipelines import StoredDefinition
 
-TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -262,11 +261,16 @@ class OverHttp:
     """The page of a run-starter (``run_starter.host.log_page``)."""
 
     def __init__(self, address: str, attempt_id: int) -> None:
+        # It imports a terminal's library, and most commands read no log.
+        import httpx
+
         self._url = f"{address}{attempt_id}"
         # Not through a proxy of the environment: it is a host of ours.
-        self._client = httpx.Client(timeout=TIMEOUT, trust_env=False)
+        self._client = httpx.Client(timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS), trust_env=False)
 
     def read(self, at: Position) -> tuple[bytes, Position] | None:
+        import httpx
+
         try:
             answer = self._client.get(self._url, params={"at": str(at)})
             if answer.status_code == httpx.codes.NOT_FOUND:

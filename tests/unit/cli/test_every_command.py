@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ import typer
 from tests.support.terminal import Cli
 from typer.core import TyperCommand, TyperGroup
 
-from retrofill_tools.cli.main import COMMANDS, command_line
+from retrofill_tools.cli.commands import COMMANDS
+from retrofill_tools.cli.main import command_line
 from retrofill_tools.cli.options import Shell
 
 # What it runs or prints is no data: a service or the console in the foreground, and a script for the shell.
@@ -39,14 +41,55 @@ def test_a_command_has_its_own_name_where_it_is_imported_alone(name: str) -> Non
     assert list(found.commands) == [name]
 
 
-def test_the_version_needs_no_database_and_no_settings() -> None:
+def test_what_is_listed_is_what_the_commands_say() -> None:
+    """Lists of commands do not import them."""
+    found: TyperGroup = typer.main.get_command(command_line())  # type: ignore[assignment]
+    assert list(found.commands) == list(COMMANDS)
+    for name, command in found.commands.items():
+        listed = COMMANDS[name]
+        inner = command.commands if isinstance(command, TyperGroup) else {}
+        assert (about(command), {each: about(child) for each, child in inner.items()}) == (
+            listed.about,
+            listed.commands,
+        )
+
+
+def about(command: TyperCommand | TyperGroup) -> str:
+    """The first paragraph of its help."""
+    return " ".join((command.help or "").partition("\n\n")[0].split())
+
+
+# typer itself uses pydantic to convert arguments.
+HEAVY = {"sqlalchemy", "psycopg", "pydantic_settings", "confluent_kafka", "retrofill_core.contract"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("--version", None),
+        ("--help", None),
+        ("backfill --help", None),
+        ("completion bash", None),
+        ("", "retrofill ba"),
+        ("", "retrofill backfill sh"),
+    ],
+)
+def test_a_list_of_commands_imports_none(typed: str, completed: str | None) -> None:
     code = (
-        "import sys; sys.argv = ['retrofill', '--version']; import retrofill_tools.cli.main as it\n"
-        "try: it.run()\nfinally: sys.exit(sorted({'sqlalchemy', 'psycopg', 'pydantic_settings'} & set(sys.modules)))"
+        "import sys, retrofill_tools.cli.main as it\n"
+        f"try: it.run()\nfinally: print(sorted({HEAVY} & set(sys.modules)), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == "[]"
-    assert done.stdout.startswith("retrofill ")
+    asked = (
+        {"_RETROFILL_COMPLETE": "complete_bash", "COMP_WORDS": completed, "COMP_CWORD": str(completed.count(" "))}
+        if completed
+        else {}
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *typed.split()],
+        env={**os.environ, **asked}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.strip()) == (0, "[]")
+    assert done.stdout.strip()
 
 
 @pytest.mark.parametrize("path", sorted(ALL))
