@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from tests.support.definitions import daily
-from tests.support.installation import Event, Installation, until
+from tests.support.events import Event
+from tests.support.installation import Installation, until
 
 from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillResumeRequested
 from retrofill_core.contract.topics import Topic

@@ -31,7 +31,7 @@ def stack(servers: Servers, modules: dict[str, str]) -> Iterator[Installation]:
     made = servers.installation()
     for service in ("backfill-planner", "deadline-watcher"):
         made.start(service, wait=False)
-    made.start("callback-runner", wait=False, **modules)
+    made.start("callback-runner", modules, wait=False)
     made.start("instant-starter", RETROFILL_DRIVER_SLOTS="8", INSTANT_FAIL=",".join(BAD_DAYS))
     yield made
     made.close()
@@ -206,7 +206,7 @@ def test_a_deadline_has_the_same_bodies(stack: Installation, receiver: Receiver,
     late = alert("late", "BACKFILL_REQUESTED_AT", -1, fire_if_past=True, fire_on_failure=True, callback=target)
     stack.apply(daily(f"late-{service}", deadlines=[late]))
     stack.request(f"late-{service}", "2019-01-01", "2019-01-01")
-    until(lambda: receiver.got(f"/late-{service}"), "the call")
+    until(lambda: bool(receiver.got(f"/late-{service}")), "the call")
     (request,) = receiver.got(f"/late-{service}")
     assert problems(service, request.json) == []
     assert f"late-{service}: deadline late missed" in request.body.decode()

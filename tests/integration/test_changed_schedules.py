@@ -109,7 +109,7 @@ def test_done_is_what_succeeded_runs_cover_whole(stack: Installation, cli: Cli) 
     ],
 )
 def test_a_retry_is_of_the_same_intervals_or_says_what_to_request(
-    stack: Installation, cli: Cli, before: dict[str, str], now: dict[str, str], runs: int
+    stack: Installation, cli: Cli, before: dict[str, Any], now: dict[str, Any], runs: int
 ) -> None:
     week = before.get("schedule") == "@weekly"
     first, last = ("2024-01-28", "2024-01-28") if week else ("2024-01-02", "2024-01-04")

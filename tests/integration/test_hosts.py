@@ -27,7 +27,7 @@ def stack(installation: Installation) -> Installation:
 
 def starters(stack: Installation, count: int, **environment: str) -> list[Replica]:
     """So many run-starters with two seats each, which all are warm, and which all own shards."""
-    made = [stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="2", **environment) for _ in range(count)]
+    made = [stack.start("instant-starter", environment, RETROFILL_DRIVER_SLOTS="2") for _ in range(count)]
     until(lambda: stack.value("SELECT count(*) FROM seat WHERE warm") == 2 * count, "their seats are warm")
     owners = "SELECT count(DISTINCT owner) FROM run_starter_shard"
     until(lambda: stack.value(owners) == count, "they share the shards")

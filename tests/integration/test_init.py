@@ -10,7 +10,8 @@ import uuid
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from tests.support.installation import Installation
 
 from retrofill_core.bus.clients import admin
@@ -75,7 +76,7 @@ def test_init_refuses_a_login_whose_stopped_process_would_hold_its_locks(install
 
 
 def test_a_service_does_not_start_with_such_a_login(installation: Installation) -> None:
-    refused = installation.start(PLANNER.name, wait=False, **without_limits(installation))
+    refused = installation.start(PLANNER.name, without_limits(installation), wait=False)
     assert refused.process.wait(60) == 1
     assert "this Postgres session has no transaction_timeout, lock_timeout, " in refused.said()
 

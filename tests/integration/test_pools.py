@@ -67,7 +67,7 @@ def starter(stack: Installation, file: str, serves: str, **more: str) -> Replica
     """A run-starter with two seats of each pool that it serves."""
     settings = {"RETROFILL_POOLS_FILE": file, "RETROFILL_SERVES": serves, "RETROFILL_DRIVER_SLOTS": "2"}
     before = stack.value("SELECT count(*) FROM seat WHERE warm")
-    made = stack.start("light-starter", **settings, **more)
+    made = stack.start("light-starter", {**settings, **more})
     there = before + 2 * len(serves.split(","))
     until(lambda: stack.value("SELECT count(*) FROM seat WHERE warm") == there, "its seats are warm", made.said)
     return made

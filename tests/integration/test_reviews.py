@@ -36,7 +36,7 @@ def stack(installation: Installation, tmp_path: Path) -> Installation:
 
 
 def starter(stack: Installation, out: Path, **more: str) -> None:
-    stack.start("instant-starter", INSTANT_OUT=str(out), RETROFILL_LEASE_SECONDS="3", **more)
+    stack.start("instant-starter", more, INSTANT_OUT=str(out), RETROFILL_LEASE_SECONDS="3")
 
 
 def review(stack: Installation, id: str = "r", last: str = "2020-01-04", **more: object) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.support.definitions import alert, daily
-from tests.support.installation import Event, Installation, until
+from tests.support.events import Event
+from tests.support.installation import Installation, until
 from tests.support.tiers import some
 
 from retrofill_core.contract.backfills import (
@@ -60,7 +61,7 @@ def test_a_queued_run_of_a_paused_backfill_is_cancelled_at_once_and_the_others_g
     stack.outcome(id)
     stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillPauseRequested())
     stack.wait_state(id, "paused")
-    stack.start("instant-starter", **AT_ONCE)
+    stack.start("instant-starter", AT_ONCE)
     stack.start("deadline-watcher")
     answer = cancel(stack, id, DAY)
     run = run_of(stack, id)["id"]
@@ -85,7 +86,7 @@ def test_a_run_of_a_live_attempt_ends_it_and_the_others_are_queued_unsplit(
 ) -> None:
     """Both the run that is executed and one that waits for its turn."""
     stack.apply(daily(max_active_runs=1, batch_size=5, batch_mode=mode))
-    starter = stack.start("instant-starter", **NEVER)
+    starter = stack.start("instant-starter", NEVER)
     id = stack.request("p", "2020-01-01", "2020-01-05")
     until(lambda: stack.runs_by_state(id).get("running") == 1, "the first one runs")
     first = attempts_of(stack, id)[0]
@@ -94,7 +95,7 @@ def test_a_run_of_a_live_attempt_ends_it_and_the_others_are_queued_unsplit(
     until(lambda: run_of(stack, id, day)["state"] == "cancelled", "it is cancelled")
     until(lambda: len(attempts_of(stack, id)) == 2, "the others are tried again")
     starter.stop()
-    stack.start("instant-starter", **AT_ONCE)
+    stack.start("instant-starter", AT_ONCE)
     assert stack.wait_state(id, "failed", "succeeded", "cancelled") == "failed"
     assert stack.runs_by_state(id) == {"cancelled": 1, "succeeded": 4}
     first, second = attempts_of(stack, id)[:2]
@@ -106,7 +107,7 @@ def test_a_run_of_a_live_attempt_ends_it_and_the_others_are_queued_unsplit(
 
 def test_the_only_run_of_an_attempt_is_cancelled_with_it(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=2))
-    stack.start("instant-starter", **NEVER)
+    stack.start("instant-starter", NEVER)
     id = stack.request("p", "2020-01-01", "2020-01-02")
     until(lambda: stack.runs_by_state(id) == {"running": 2}, "both run")
     run = run_of(stack, id, "2020-01-02")["id"]
@@ -123,7 +124,7 @@ def test_the_only_run_of_an_attempt_is_cancelled_with_it(stack: Installation) ->
 
 def test_a_run_that_was_released_and_is_then_cancelled_leaves_its_interval_cancelled(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=1, batch_size=5, batch_mode="range"))
-    stack.start("instant-starter", **NEVER)
+    stack.start("instant-starter", NEVER)
     id = stack.request("p", "2020-01-01", "2020-01-02")
     until(lambda: stack.runs_by_state(id).get("running") == 1, "it runs")
     stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillPauseRequested())
@@ -161,7 +162,7 @@ def test_a_command_is_carried_out_once_and_refused_with_the_reason(stack: Instal
         assert (answer.body["type"], answer.body["command"]) == ("BackfillCommandRejected", "RunCancelRequested")
         assert why in answer.body["message"]
     assert "there is no backfill with this id" in cancel(stack, "nobody", DAY).body["message"]
-    stack.start("instant-starter", **AT_ONCE)
+    stack.start("instant-starter", AT_ONCE)
     assert stack.wait_state(id, "failed", "succeeded", "cancelled") == "failed"
     assert stack.runs_by_state(id) == {"cancelled": 2, "succeeded": 3}
     assert cancel(stack, id, "2020-01-01").body["message"] == "the backfill is failed: there is nothing to cancel"
@@ -169,7 +170,7 @@ def test_a_command_is_carried_out_once_and_refused_with_the_reason(stack: Instal
 
 def test_a_run_that_ended_is_not_cancelled(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=1))
-    stack.start("instant-starter", **AT_ONCE, INSTANT_FAIL="2020-01-02")
+    stack.start("instant-starter", AT_ONCE, INSTANT_FAIL="2020-01-02")
     id = stack.request("p", "2020-01-01", "2020-01-03", on_run_failure="pause")
     stack.wait_state(id, "paused")
     answer = cancel(stack, id, "2020-01-01", "2020-01-02", DAY)
@@ -189,9 +190,9 @@ def test_a_cancel_outlives_the_services_that_died_over_it(installation: Installa
     assert installation.value("SELECT count(*) FROM run_cancel") == 0
     installation.start("backfill-planner")
     assert installation.wait_answer(ce_id).body["type"] == "RunCancelAccepted"
-    starter = installation.start("instant-starter", wait=False, **NEVER, RETROFILL_CRASH_POINT="run-cancel:applied")
+    starter = installation.start("instant-starter", NEVER, wait=False, RETROFILL_CRASH_POINT="run-cancel:applied")
     until(lambda: starter.process.poll() is not None, "the run-starter dies", starter.said)
     assert installation.runs_by_state(id) == {"queued": 5}
-    installation.start("instant-starter", **AT_ONCE)
+    installation.start("instant-starter", AT_ONCE)
     assert installation.wait_state(id, "failed", "succeeded", "cancelled") == "failed"
     assert events_of(installation, run_of(installation, id)["id"]) == ["RunCancelled"]

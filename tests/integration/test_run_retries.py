@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.support.definitions import alert, daily
-from tests.support.installation import Event, Installation, until
+from tests.support.events import Event
+from tests.support.installation import Installation, until
 
 from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
@@ -50,12 +51,12 @@ def runs_of(stack: Installation, id: str, day: str = DAY) -> list[dict[str, Any]
 def paused_over_a_failure(stack: Installation, **more: Any) -> str:
     """A backfill of five days that failed on the second one, with its code fixed since."""
     stack.apply(daily(max_active_runs=1, **more))
-    starter = stack.start("instant-starter", **AT_ONCE, INSTANT_FAIL=DAY)
+    starter = stack.start("instant-starter", AT_ONCE, INSTANT_FAIL=DAY)
     id = stack.request("p", "2020-01-01", "2020-01-05", on_run_failure="pause")
     stack.wait_state(id, "paused")
     until(lambda: stack.runs_by_state(id) == {"succeeded": 1, "failed": 1, "queued": 3}, "the others wait")
     starter.stop()
-    stack.start("instant-starter", **AT_ONCE)
+    stack.start("instant-starter", AT_ONCE)
     return id
 
 
@@ -90,11 +91,11 @@ def test_a_failed_run_is_replaced_while_paused_and_the_backfill_succeeds(stack: 
 def test_the_reply_starts_the_new_run_beside_a_live_one(stack: Installation) -> None:
     """The backfill does not end before both have."""
     stack.apply(daily(max_active_runs=2))
-    failing = stack.start("instant-starter", **AT_ONCE, INSTANT_FAIL=DAY)
+    failing = stack.start("instant-starter", AT_ONCE, INSTANT_FAIL=DAY)
     id = stack.request("p", "2020-01-01", "2020-01-03", on_run_failure="pause", max_active_runs=1)
     stack.wait_state(id, "paused")
     failing.stop()
-    starter = stack.start("instant-starter", **NEVER)
+    starter = stack.start("instant-starter", NEVER)
     stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
     until(lambda: stack.runs_by_state(id).get("running") == 1, "the third day runs")
     assert retry(stack, id).body["runs"] == 1
@@ -102,7 +103,7 @@ def test_the_reply_starts_the_new_run_beside_a_live_one(stack: Installation) -> 
     assert command(stack, id, BackfillChangeRequested(max_active_runs=2)).body["max_active_runs"] == 2
     until(lambda: runs_of(stack, id)[1]["state"] == "running", "both run")
     starter.stop()
-    stack.start("instant-starter", **AT_ONCE)
+    stack.start("instant-starter", AT_ONCE)
     assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
     assert stack.runs_by_state(id) == {"succeeded": 3, "failed": 1}
 
@@ -149,7 +150,7 @@ def test_a_retry_outlives_a_planner_that_died_over_it(installation: Installation
 def test_changes_apply_at_once_and_failures_count_from_the_change_on(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=4, batch_size=3))
     failing = ",".join(f"2020-01-{day:02}" for day in (1, 3))
-    stack.start("instant-starter", **AT_ONCE, INSTANT_FAIL=failing)
+    stack.start("instant-starter", AT_ONCE, INSTANT_FAIL=failing)
     # Many more days than can run beside the third: it must not be done before it pauses.
     id = stack.request("p", "2020-01-01", "2020-01-12", on_run_failure="pause", max_active_runs=1, batch_size=2)
     stack.wait_state(id, "paused")
@@ -188,7 +189,7 @@ def test_backfills_whose_dates_interleave_are_active_together(stack: Installatio
     whole = stack.outcome(stack.request("p", "2020-01-05", "2020-01-09")).body
     assert (whole["reason"], whole["conflicting_backfill_id"]) == ("overlap", first.key)
     assert stack.outcome(stack.request("p", "2020-01-06", "2020-01-09")).body["type"] == "BackfillPlanned"
-    stack.start("instant-starter", **AT_ONCE)
+    stack.start("instant-starter", AT_ONCE)
     assert stack.wait_state("b-02-04", "succeeded", "failed") == "succeeded"
     assert stack.wait_state(first.key, "succeeded", "failed") == "succeeded"
 

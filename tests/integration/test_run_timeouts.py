@@ -53,7 +53,7 @@ def test_a_run_that_hangs_fails_with_the_reason_and_the_rest_of_its_batch_goes_o
             deadlines=[alert("slow", "RUN_STARTED_AT", 3600)],
         )
     )
-    stack.start("instant-starter", **HANGS)
+    stack.start("instant-starter", HANGS)
     stack.start("deadline-watcher")
     id = stack.request("p", "2020-01-01", "2020-01-05")
     assert stack.wait_state(id, "failed", "succeeded") == "failed"
@@ -92,11 +92,11 @@ def test_a_range_that_hangs_is_split_until_one_run_fails_alone(stack: Installati
 @pytest.mark.long
 def test_it_fails_for_it_though_its_host_dies_and_once_its_driver_is_surely_gone(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=1, batch_size=2, run_timeout_seconds=3.0))
-    starter = stack.start("instant-starter", **HANGS)
+    starter = stack.start("instant-starter", HANGS)
     id = stack.request("p", DAY, "2020-01-05")
     until(lambda: stack.runs_by_state(id).get("running") == 1, "it runs")
     starter.kill()
-    stack.start("instant-starter", **HANGS)
+    stack.start("instant-starter", HANGS)
     until(lambda: run_of(stack, id)["error"] is not None, "it is marked")
     # Its driver may still work until the lease has ended.
     assert run_of(stack, id)["state"] == "running"
@@ -108,7 +108,7 @@ def test_it_fails_for_it_though_its_host_dies_and_once_its_driver_is_surely_gone
 
 def test_on_run_failure_applies(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=1, run_timeout_seconds=1.0))
-    stack.start("instant-starter", **HANGS)
+    stack.start("instant-starter", HANGS)
     id = stack.request("p", "2020-01-01", "2020-01-03", on_run_failure="pause")
     assert stack.wait_state(id, "paused", "failed", "succeeded") == "paused"
     assert stack.runs_by_state(id) == {"succeeded": 1, "failed": 1, "queued": 1}

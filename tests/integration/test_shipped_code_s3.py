@@ -61,7 +61,7 @@ def assert_hidden(user: User) -> None:
     for topic in Topic:
         shown[topic] = "".join(f"{e.key} {e.value!r} {e.headers}" for e in user.made.events(topic))
     for row in user.made.query("SELECT tablename AS name FROM pg_tables WHERE schemaname = 'retrofill'"):
-        shown[row["name"]] = str(user.made.query(f"SELECT t::text AS row FROM {row['name']} AS t"))  # type: ignore[arg-type]
+        shown[row["name"]] = str(user.made.query(f"SELECT t::text AS row FROM {row['name']} AS t"))
     assert [place for place, text in shown.items() if SECRET in text] == []
 
 

@@ -42,7 +42,7 @@ def stack(installation: Installation) -> Installation:
 
 def starter(stack: Installation, out: Path, **more: str) -> Replica:
     """A run-starter whose drivers stage their output."""
-    return stack.start("instant-starter", INSTANT_OUT=str(out), **LEASE, **more)
+    return stack.start("instant-starter", {**LEASE, **more}, INSTANT_OUT=str(out))
 
 
 def backfill(stack: Installation, first: str, last: str) -> str:

@@ -69,11 +69,11 @@ def test_the_pipelines_limit_holds_over_disjoint_backfills(stack: Installation) 
             assert stack.outcome(id).body["type"] == "BackfillPlanned"
         owners = "SELECT count(DISTINCT owner) FROM run_starter_shard"
         until(lambda: stack.value(owners) == 2, "both replicas own shards")
-    seen = []
+    seen: list[int] = []
 
     def all_ended() -> bool:
         seen.append(stack.value("SELECT count(*) FROM attempt WHERE slot IS NOT NULL"))
-        return stack.value("SELECT count(*) FROM backfill WHERE state = 'succeeded'") == len(ids)
+        return bool(stack.value("SELECT count(*) FROM backfill WHERE state = 'succeeded'") == len(ids))
 
     until(all_ended, "all three succeeded")
     assert max(seen) == 3
@@ -189,7 +189,7 @@ def test_a_run_whose_driver_is_lost_again_and_again_fails_and_tells_how(
     stack.wait_published()
     events = [e.body for e in stack.events(Topic.RUN_EVENTS)]
     assert [body["counted"] for body in events if body["type"] == "RunAttemptLost"] == [False, True]
-    by_type = {body["type"]: body.get("error") for body in events}
+    by_type = {body["type"]: body["error"] for body in events if "error" in body}
     assert by_type["RunAttemptLost"]["message"] == silent
     assert by_type["RunFailed"]["message"] == fields["message"]
     for name, value in stack.environment().items():

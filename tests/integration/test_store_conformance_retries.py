@@ -23,7 +23,7 @@ from tests.support.both_stores import (
     put,
     start,
 )
-from tests.support.sessions import commit, rollback
+from tests.support.sessions import commit, rollback, together
 
 from retrofill_core.domain.planning import Intervals, Plan
 from retrofill_core.domain.run import RunState
@@ -151,7 +151,7 @@ def test_runs_of_other_schedules_that_overlap(both: Both, spans: list[tuple[date
         put("q"),
         ("a", lambda conn: make_backfill(conn, "b2", made=later)),
         ("a", lambda conn: make_backfill(conn, "b3", 1, pipeline=2)),
-        ("a", lambda conn: (ended(conn, "b2"), ended(conn, "b3"))),
+        ("a", together(lambda conn: ended(conn, "b2"), lambda conn: ended(conn, "b3"))),
         ("a", lambda conn: planning.history(conn, 1, of_days)),
         ("a", lambda conn: planning.history(conn, 2, of_others)),
         ("a", lambda conn: retries.not_done(conn, "b1")),

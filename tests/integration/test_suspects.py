@@ -33,7 +33,7 @@ def stack(installation: Installation) -> Installation:
 
 def starter(stack: Installation, **more: str) -> None:
     settings = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "8", "RETROFILL_SPARK_REMOTE": REMOTE}
-    stack.start("instant-starter", **settings, **more)
+    stack.start("instant-starter", {**settings, **more})
 
 
 def running(stack: Installation, number: int) -> list[dict[str, Any]]:
@@ -142,13 +142,13 @@ def _are_over(stack: Installation, attempts: list[int]) -> bool:
 def test_an_attempt_that_cannot_be_ended_keeps_no_other_lease_from_ending(stack: Installation) -> None:
     """A run of another release, whose losses this one cannot read."""
     settings = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "8", "RETROFILL_LEASE_SECONDS": "3"}
-    first = stack.start("instant-starter", **settings)
+    first = stack.start("instant-starter", settings)
     stack.apply(daily(max_active_runs=4))
     stack.request("p", "2020-01-01", "2020-01-04")
     started = running(stack, 4)
     bad = started[1]
     stack.query('UPDATE run SET losses = \'{"last": [{"unknown": 1}]}\' WHERE id = %s RETURNING id', bad["id"])
-    second = stack.start("instant-starter", **settings)
+    second = stack.start("instant-starter", settings)
     first.kill()
     others = {run["attempt_id"] for run in started} - {bad["attempt_id"]}
     lost = "SELECT id FROM attempt WHERE outcome = 'lost'"

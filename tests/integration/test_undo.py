@@ -34,7 +34,7 @@ def stack(installation: Installation, tmp_path: Path) -> Installation:
 
 
 def starter(stack: Installation, out: Path, **more: str) -> Any:
-    return stack.start("instant-starter", INSTANT_OUT=str(out), RETROFILL_LEASE_SECONDS="3", **more)
+    return stack.start("instant-starter", more, INSTANT_OUT=str(out), RETROFILL_LEASE_SECONDS="3")
 
 
 def undo(stack: Installation, undoes: str = "wrong", id: str = "undo", **more: object) -> Event:

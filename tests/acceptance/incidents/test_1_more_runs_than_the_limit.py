@@ -36,7 +36,7 @@ def stack(installation: Installation) -> Installation:
 
 def starter(stack: Installation, environment: Mapping[str, str], crash_point: str = "") -> Replica:
     """Start one more replica. With ``crash_point``, it stops itself at that point."""
-    return stack.start("instant-starter", True, **environment, RETROFILL_CRASH_POINT=crash_point)
+    return stack.start("instant-starter", environment, RETROFILL_CRASH_POINT=crash_point)
 
 
 def finish(stack: Installation, id: str) -> None:
@@ -261,7 +261,7 @@ def test_the_pipelines_limit_holds_for_two_backfills_together(stack: Installatio
     environment = {"INSTANT_SECONDS": "0.05", "INSTANT_LOG": str(log), "RETROFILL_DRIVER_SLOTS": "8"}
     stack.apply(daily(max_active_runs=LIMIT))
     for _ in range(3):
-        stack.start("instant-starter", False, **environment)
+        stack.start("instant-starter", environment, wait=False)
     with Sampler(stack) as sampler:
         ids = [stack.request("p", f"{year}-01-01", f"{year}-03-01", max_active_runs=LIMIT) for year in (2021, 2022)]
         with rebalancing(stack, environment):

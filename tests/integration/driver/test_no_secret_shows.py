@@ -113,8 +113,8 @@ def test_no_secret_shows(
     (tmp_path / "job.py").write_text(SCRIPT)
     # As users start them: the command lines are looked at.
     installation.nursery = None
-    installation.start("backfill-planner", **given)
-    starter = installation.start("run-starter", RETROFILL_DRIVER_SLOTS="2", **given)
+    installation.start("backfill-planner", given)
+    starter = installation.start("run-starter", given, RETROFILL_DRIVER_SLOTS="2")
     for pipeline, location in load_pipelines(tmp_path / "pipeline.py"):
         installation.apply(definition_of(pipeline, location))
     ids = [installation.request(name, "2020-01-01", "2020-01-01", conf={"out": str(tmp_path)}) for name in "ps"]
@@ -138,7 +138,7 @@ def test_no_secret_shows(
         shown[topic] = "".join(f"{e.key} {e.value!r} {e.headers}" for e in installation.events(topic, progress=True))
     tables = installation.query("SELECT tablename AS name FROM pg_tables WHERE schemaname = 'retrofill'")
     for table in (row["name"] for row in tables):
-        shown[table] = str(installation.query(f"SELECT t::text AS row FROM {table} AS t"))  # type: ignore[arg-type]
+        shown[table] = str(installation.query(f"SELECT t::text AS row FROM {table} AS t"))
     assert [place for place, text in shown.items() if CANARY in text or "aHVudGVy" in text] == []
 
 
