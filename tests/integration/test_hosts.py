@@ -9,20 +9,15 @@ from tests.support.definitions import daily
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.light import apply_trivial
 from tests.support.replica import Replica
+from tests.support.stacks import stack
 from tests.support.terminal import Cli, cli
 
 from retrofill_core.contract.partitioning import partition_of
 
-__all__ = ["cli"]
+__all__ = ["cli", "stack"]
 # A backfill's attempts, and where.
 HOSTS = "SELECT host, count(*) AS n FROM attempt WHERE {} GROUP BY host"
 LIVE = HOSTS.format("slot IS NOT NULL AND began_at IS NOT NULL")
-
-
-@pytest.fixture
-def stack(installation: Installation) -> Installation:
-    installation.start("backfill-planner")
-    return installation
 
 
 def starters(stack: Installation, count: int, **environment: str) -> list[Replica]:

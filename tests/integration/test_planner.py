@@ -165,3 +165,42 @@ def test_the_trace_of_a_request_goes_with_its_answer_and_to_its_runs(planner: In
     assert planner.value("SELECT traceparent FROM backfill WHERE id = 'traced'") == trace
     planner.publish(Topic.BACKFILL_REQUESTS, "nonsense", request, headers={"traceparent": "nonsense"})
     assert "traceparent" not in planner.outcome("nonsense").headers
+
+
+# dates
+
+
+def request_dates(planner: Installation, pipeline: str, *dates: str) -> Event:
+    id = f"{pipeline}-{'-'.join(each[-2:] for each in dates)}"
+    body = {"pipeline": pipeline, "intervals": dates}
+    planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillRequested.model_validate(body))
+    return planner.outcome(id)
+
+
+def test_backfills_whose_dates_interleave_are_active_together(planner: Installation) -> None:
+    planner.apply(daily("dates"))
+    first = request_dates(planner, "dates", "2020-01-01", "2020-01-05", "2020-01-03")
+    assert (first.body["type"], first.body["runs"]) == ("BackfillPlanned", 3)
+    assert (first.body["range_start"], first.body["range_end"]) == ("2020-01-01T00:00:00Z", "2020-01-06T00:00:00Z")
+    assert request_dates(planner, "dates", "2020-01-02", "2020-01-04").body["type"] == "BackfillPlanned"
+    loser = request_dates(planner, "dates", "2020-01-06", "2020-01-04").body
+    assert (loser["reason"], loser["conflicting_backfill_id"]) == ("overlap", "dates-02-04")
+    whole = planner.outcome(planner.request("dates", "2020-01-05", "2020-01-09")).body
+    assert (whole["reason"], whole["conflicting_backfill_id"]) == ("overlap", first.key)
+    assert planner.outcome(planner.request("dates", "2020-01-06", "2020-01-09")).body["type"] == "BackfillPlanned"
+
+
+def test_the_constraint_refuses_an_overlap_that_no_planner_saw(planner: Installation) -> None:
+    """With ranges, parts, and ranges that fill the gaps between parts."""
+    planner.apply(daily("unseen"))
+    known = request_dates(planner, "unseen", "2020-01-01", "2020-01-03").key
+    copy = (
+        "INSERT INTO backfill SELECT (jsonb_populate_record(b, jsonb_build_object('id', %s::text, 'covers', %s::text,"
+        " 'covers_parts', %s::text))).* FROM backfill AS b WHERE id = %s RETURNING id"
+    )
+    gap, day = "[2020-01-02T00:00:00Z,2020-01-03T00:00:00Z)", "[2020-01-03T00:00:00Z,2020-01-04T00:00:00Z)"
+    with pytest.raises(Exception, match="backfill_no_overlap"):
+        planner.query(copy, "one", day, None, known)
+    with pytest.raises(Exception, match="backfill_no_overlap"):
+        planner.query(copy, "one", "[2019-01-01T00:00:00Z,2021-01-01T00:00:00Z)", f"{{{gap},{day}}}", known)
+    assert planner.query(copy, "one", gap, None, known) == [{"id": "one"}]

@@ -13,11 +13,12 @@ from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.loading import definition_of, load_pipelines
 from tests.support.replica import Replica
+from tests.support.stacks import stack
 from tests.support.terminal import Cli, cli
 
 from retrofill_core.contract.topics import Topic
 
-__all__ = ["cli"]
+__all__ = ["cli", "stack"]
 CANARY = "hunter2-canary"
 OF_FILE, OF_HOST = f"{CANARY}-of-file", f"{CANARY}-of-host"
 # By the pool of its definition: which hosts got attempts, and of which pool those were.
@@ -42,12 +43,6 @@ def only(run):
         time.sleep(0.05)
     raise ValueError(f"cannot log in with {key} and {token}")
 """
-
-
-@pytest.fixture
-def stack(installation: Installation) -> Installation:
-    installation.start("backfill-planner")
-    return installation
 
 
 @pytest.fixture

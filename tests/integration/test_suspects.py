@@ -10,25 +10,20 @@ from typing import Any
 import pytest
 from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation, until
+from tests.support.stacks import stack
 from tests.support.terminal import Cli, cli
 
 from retrofill_core.contract.backfills import BackfillCancelRequested
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
 from retrofill_core.contract.topics import Topic
 
-__all__ = ["cli"]
+__all__ = ["cli", "stack"]
 REMOTE = "sc://spark.example:15002/;token=secret"
 # Live runs, and whether they are suspects.
 LIVE = (
     "SELECT run.id, run.backfill_id, run.attempt_id, run.attempt, run.position, lost_at, suspect_server, runs "
     "FROM run JOIN attempt ON attempt.id = run.attempt_id WHERE run.state = 'running' ORDER BY lost_at, run.position"
 )
-
-
-@pytest.fixture
-def stack(installation: Installation) -> Installation:
-    installation.start("backfill-planner")
-    return installation
 
 
 def starter(stack: Installation, **more: str) -> None:

@@ -19,19 +19,15 @@ from tests.support.definitions import daily
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.replica import Replica
 from tests.support.sampling import Sampler, most_at_once, most_live, work_of
+from tests.support.stacks import stack
 
 from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.runs import AttemptEnded, RunReported
 from retrofill_core.contract.topics import Topic
 
+__all__ = ["stack"]
 LIMIT = 3
 NEVER = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "16"}
-
-
-@pytest.fixture
-def stack(installation: Installation) -> Installation:
-    installation.start("backfill-planner")
-    return installation
 
 
 def starter(stack: Installation, environment: Mapping[str, str], crash_point: str = "") -> Replica:

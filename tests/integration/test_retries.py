@@ -1,5 +1,5 @@
-"""Retries and changes of active backfills, and backfills of single dates: planner, run-starter and
-watcher as real processes with Spark-free drivers, on a real Kafka and Postgres.
+"""Retries and changes of active backfills: planner, run-starter and watcher as real processes with
+Spark-free drivers, on a real Kafka and Postgres.
 """
 
 from __future__ import annotations
@@ -10,26 +10,19 @@ import pytest
 from tests.support.definitions import alert, daily
 from tests.support.events import Event
 from tests.support.installation import Installation, until
+from tests.support.stacks import stack
 
 from retrofill_core.contract.backfills import (
-    BackfillCancelRequested,
     BackfillChangeRequested,
-    BackfillRequested,
     BackfillResumeRequested,
     RunRetryRequested,
 )
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import Topic
 
+__all__ = ["stack"]
 DAY = "2020-01-02"
 AT_ONCE = {"INSTANT_SECONDS": "0"}
-NEVER = {"INSTANT_SECONDS": "3600"}
-
-
-@pytest.fixture
-def stack(installation: Installation) -> Installation:
-    installation.start("backfill-planner")
-    return installation
 
 
 def command(stack: Installation, id: str, message: Message) -> Event:
@@ -60,14 +53,24 @@ def paused_over_a_failure(stack: Installation, **more: Any) -> str:
     return id
 
 
-def test_a_failed_run_is_replaced_while_paused_and_the_backfill_succeeds(stack: Installation) -> None:
+def test_a_failed_run_is_replaced_once_while_paused_and_the_backfill_succeeds(stack: Installation) -> None:
     alerts = [alert("late", "RUN_QUEUED_AT", 3600, fire_on_failure=True), alert("first", "RUN_STARTED_AT", 3600)]
     id = paused_over_a_failure(stack, deadlines=alerts)
     stack.start("deadline-watcher")
-    answer = retry(stack, id, DAY)
+    message = RunRetryRequested.model_validate({"intervals": [DAY]})
+    for _ in range(2):
+        stack.publish(Topic.BACKFILL_REQUESTS, id, message, headers={"ce_id": "once"})
+
+    def answers() -> list[dict[str, Any]]:
+        bodies = [event.body for event in stack.events(Topic.BACKFILL_EVENTS)]
+        return [body for body in bodies if body.get("in_reply_to") == "once"]
+
+    until(lambda: len(answers()) == 2, "it is answered twice")
+    answer, again = answers()
     old, new = runs_of(stack, id)
-    assert (answer.body["type"], answer.body["runs"]) == ("RunsRetried", 1)
-    assert (answer.body["run_ids"], answer.body["intervals"]) == ([new["id"]], [f"{DAY}T00:00:00Z"])
+    assert answer == again
+    assert (answer["type"], answer["runs"]) == ("RunsRetried", 1)
+    assert (answer["run_ids"], answer["intervals"]) == ([new["id"]], [f"{DAY}T00:00:00Z"])
     assert (old["state"], old["superseded_by"], new["position"]) == ("failed", new["id"], old["position"])
     # It starts when the backfill is resumed; what is accepted by the resume is no failure any more.
     assert (new["state"], new["attempt"], stack.value("SELECT state FROM backfill")) == ("queued", 0, "paused")
@@ -75,8 +78,20 @@ def test_a_failed_run_is_replaced_while_paused_and_the_backfill_succeeds(stack: 
     until(lambda: stack.query(voided, old["id"])[0]["state"] == "void", "the deadline of the old run is void")
     assert "retried" in stack.query(voided, old["id"])[0]["reason"]
     assert stack.query(voided, new["id"]) == [{"state": "armed", "reason": None}]
+    refused = {
+        (DAY,): "is queued: only failed runs are retried; no run was retried",
+        ("2020-01-01", "2020-02-01"): "the backfill has no run of 2020-02-01",
+        (): "none of its runs is failed: there is nothing to retry",
+    }
+    for days, why in refused.items():
+        body = retry(stack, id, *days).body
+        assert (body["type"], body["command"]) == ("BackfillCommandRejected", "RunRetryRequested")
+        assert why in body["message"]
+    assert "it must name runs" in command(stack, id, RunRetryRequested()).body["message"]
+    assert "there is no backfill with this id" in retry(stack, "nobody").body["message"]
     stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
     assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    assert "the backfill is succeeded: 'retrofill backfill retry" in retry(stack, id).body["message"]
     end = stack.wait_event(Topic.BACKFILL_EVENTS, lambda e: e.body["type"] == "BackfillSucceeded", "the end")
     assert end.body["runs"] == {"succeeded": 5}
     stack.wait_published()
@@ -85,52 +100,6 @@ def test_a_failed_run_is_replaced_while_paused_and_the_backfill_succeeds(stack: 
         *("RunStarted", "RunFailed"),
         *("RunStarted", "RunSucceeded"),
     ]
-
-
-@pytest.mark.long
-def test_the_reply_starts_the_new_run_beside_a_live_one(stack: Installation) -> None:
-    """The backfill does not end before both have."""
-    stack.apply(daily(max_active_runs=2))
-    failing = stack.start("instant-starter", AT_ONCE, INSTANT_FAIL=DAY)
-    id = stack.request("p", "2020-01-01", "2020-01-03", on_run_failure="pause", max_active_runs=1)
-    stack.wait_state(id, "paused")
-    failing.stop()
-    starter = stack.start("instant-starter", NEVER)
-    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
-    until(lambda: stack.runs_by_state(id).get("running") == 1, "the third day runs")
-    assert retry(stack, id).body["runs"] == 1
-    assert runs_of(stack, id)[1]["state"] == "queued"
-    assert command(stack, id, BackfillChangeRequested(max_active_runs=2)).body["max_active_runs"] == 2
-    until(lambda: runs_of(stack, id)[1]["state"] == "running", "both run")
-    starter.stop()
-    stack.start("instant-starter", AT_ONCE)
-    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    assert stack.runs_by_state(id) == {"succeeded": 3, "failed": 1}
-
-
-def test_a_retry_is_carried_out_once_and_refused_with_the_reason(stack: Installation) -> None:
-    id = paused_over_a_failure(stack)
-    message = RunRetryRequested.model_validate({"intervals": [DAY]})
-    for _ in range(2):
-        stack.publish(Topic.BACKFILL_REQUESTS, id, message, headers={"ce_id": "once"})
-    until(lambda: [e.body.get("in_reply_to") for e in stack.events(Topic.BACKFILL_EVENTS)].count("once") == 2, "twice")
-    first, second = (e.body for e in stack.events(Topic.BACKFILL_EVENTS) if e.body.get("in_reply_to") == "once")
-    assert first == second and first["type"] == "RunsRetried"
-    assert len(runs_of(stack, id)) == 2
-    refused = {
-        (DAY,): "is queued: only failed runs are retried; no run was retried",
-        ("2020-01-01", "2020-02-01"): "the backfill has no run of 2020-02-01",
-        (): "none of its runs is failed: there is nothing to retry",
-    }
-    for days, why in refused.items():
-        answer = retry(stack, id, *days)
-        assert (answer.body["type"], answer.body["command"]) == ("BackfillCommandRejected", "RunRetryRequested")
-        assert why in answer.body["message"]
-    assert "it must name runs" in command(stack, id, RunRetryRequested()).body["message"]
-    assert "there is no backfill with this id" in retry(stack, "nobody").body["message"]
-    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
-    stack.wait_state(id, "cancelled")
-    assert "the backfill is cancelled: 'retrofill backfill retry" in retry(stack, id).body["message"]
 
 
 @pytest.mark.long
@@ -169,42 +138,3 @@ def test_changes_apply_at_once_and_failures_count_from_the_change_on(stack: Inst
     assert stack.runs_by_state(id) == {"succeeded": 10, "failed": 2}
     refused = command(stack, id, BackfillChangeRequested(max_active_runs=1)).body
     assert refused["message"] == "the backfill is failed: there is nothing to change"
-
-
-def request_dates(stack: Installation, *dates: str) -> Event:
-    id = f"b-{'-'.join(each[-2:] for each in dates)}"
-    body = {"pipeline": "p", "intervals": dates}
-    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillRequested.model_validate(body))
-    return stack.outcome(id)
-
-
-def test_backfills_whose_dates_interleave_are_active_together(stack: Installation) -> None:
-    stack.apply(daily())
-    first = request_dates(stack, "2020-01-01", "2020-01-05", "2020-01-03")
-    assert (first.body["type"], first.body["runs"]) == ("BackfillPlanned", 3)
-    assert (first.body["range_start"], first.body["range_end"]) == ("2020-01-01T00:00:00Z", "2020-01-06T00:00:00Z")
-    assert request_dates(stack, "2020-01-02", "2020-01-04").body["type"] == "BackfillPlanned"
-    loser = request_dates(stack, "2020-01-06", "2020-01-04").body
-    assert (loser["reason"], loser["conflicting_backfill_id"]) == ("overlap", "b-02-04")
-    whole = stack.outcome(stack.request("p", "2020-01-05", "2020-01-09")).body
-    assert (whole["reason"], whole["conflicting_backfill_id"]) == ("overlap", first.key)
-    assert stack.outcome(stack.request("p", "2020-01-06", "2020-01-09")).body["type"] == "BackfillPlanned"
-    stack.start("instant-starter", AT_ONCE)
-    assert stack.wait_state("b-02-04", "succeeded", "failed") == "succeeded"
-    assert stack.wait_state(first.key, "succeeded", "failed") == "succeeded"
-
-
-def test_the_constraint_refuses_an_overlap_that_no_planner_saw(stack: Installation) -> None:
-    """With ranges, parts, and ranges that fill the gaps between parts."""
-    stack.apply(daily())
-    request_dates(stack, "2020-01-01", "2020-01-03")
-    copy = (
-        "INSERT INTO backfill SELECT (jsonb_populate_record(b, jsonb_build_object('id', %s::text, 'covers', %s::text,"
-        " 'covers_parts', %s::text))).* FROM backfill AS b RETURNING id"
-    )
-    gap, day = "[2020-01-02T00:00:00Z,2020-01-03T00:00:00Z)", "[2020-01-03T00:00:00Z,2020-01-04T00:00:00Z)"
-    with pytest.raises(Exception, match="backfill_no_overlap"):
-        stack.query(copy, "one", day, None)
-    with pytest.raises(Exception, match="backfill_no_overlap"):
-        stack.query(copy, "one", "[2019-01-01T00:00:00Z,2021-01-01T00:00:00Z)", f"{{{gap},{day}}}")
-    assert stack.query(copy, "one", gap, None) == [{"id": "one"}]
