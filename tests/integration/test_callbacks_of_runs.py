@@ -15,7 +15,7 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.receiver import Answer, Receiver
 from tests.support.servers import Servers
-from tests.support.terminal import cli
+from tests.support.terminal import cli, point_at
 
 from retrofill_core.contract.backfills import BackfillCancelRequested
 from retrofill_core.contract.deadlines import CallbackRequested
@@ -188,8 +188,7 @@ def test_one_that_fails_says_what_it_is_about_and_can_be_replayed(
         if e.key == str(row["deadline_id"]) and e.body["type"] == "CallbackFailed"
     )
     assert (event["occasion"], event["backfill_id"]) == ("backfill_succeeded", id)
-    for variable, value in stack.environment().items():
-        monkeypatch.setenv(variable, value)
+    point_at(stack, monkeypatch)
     (shown,) = cli("callbacks", "list", "--state", "failed", "--pipeline", "down", "--json").document
     assert (shown["occasion"], shown["backfill_id"], shown["alert"]) == ("backfill_succeeded", id, None)
     text = cli("callbacks", "show", str(row["deadline_id"])).out

@@ -13,7 +13,7 @@ from tests.support.definitions import daily
 from tests.support.events import Event
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
-from tests.support.stacks import shared_stack, stack
+from tests.support.stacks import attempts_of, run_of, shared_stack, stack
 from tests.support.tiers import some
 
 from retrofill_core.contract.backfills import (
@@ -44,11 +44,6 @@ def cancel(stack: Installation, id: str, *days: str, runs: tuple[int, ...] = ())
     return stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, command))
 
 
-def run_of(stack: Installation, id: str, day: str = DAY) -> dict[str, Any]:
-    (row,) = stack.query("SELECT * FROM run WHERE backfill_id = %s AND interval_start = %s", id, f"{day}T00:00:00Z")
-    return row
-
-
 def events_of(stack: Installation, run: int) -> list[str]:
     """The types of a run's events, in order."""
     stack.wait_published()
@@ -60,10 +55,6 @@ def intervals_of(stack: Installation, id: str) -> list[tuple[int, str]]:
     stack.wait_published()
     bodies = [event.body for event in stack.events(Topic.INTERVAL_STATES)]
     return [(body["run_id"], body["state"]) for body in bodies if body["backfill_id"] == id]
-
-
-def attempts_of(stack: Installation, id: str) -> list[dict[str, Any]]:
-    return stack.query("SELECT * FROM attempt WHERE backfill_id = %s ORDER BY id", id)
 
 
 @pytest.mark.parametrize(("day", "mode"), some(LIVE, LIVE[0]))
@@ -174,7 +165,7 @@ def test_a_cancel_outlives_the_services_that_died_over_it(installation: Installa
     assert installation.runs_by_state(id) == {"queued": 5}
     installation.start("instant-starter", AT_ONCE)
     assert installation.wait_state(id, "failed", "succeeded", "cancelled") == "failed"
-    assert events_of(installation, run_of(installation, id)["id"]) == ["RunCancelled"]
+    assert events_of(installation, run_of(installation, id, DAY)["id"]) == ["RunCancelled"]
 
 
 # whole backfills

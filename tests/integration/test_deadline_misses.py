@@ -120,43 +120,9 @@ def test_what_became_due_while_nobody_watched_is_told_first_to_last_and_once(ins
         assert moments == sorted(moments)
 
 
-def test_one_that_cannot_be_decided_stops_no_other_of_its_shard(installation: Installation) -> None:
-    installation.start("backfill-planner")
-    installation.apply(daily(deadlines=[alert("soon", "RUN_QUEUED_AT", 2)]))
-    id = installation.request("p", "2020-01-01", "2020-01-20")
-    installation.outcome(id)
-    with installation.session() as owner:
-        # A reference that no release writes, in one deadline of each shard.
-        owner.execute(
-            "UPDATE deadline SET reference = 'NONSENSE' WHERE id IN (SELECT min(id) FROM deadline GROUP BY shard)"
-        )
-        owner.commit()
-    bad = {row["id"] for row in installation.query("SELECT id FROM deadline WHERE reference = 'NONSENSE'")}
-    watcher = installation.start("deadline-watcher")
-    until(lambda: len(fields(installation)) == 20 - len(bad), "all others are told")
-    armed = {row["id"] for row in installation.query("SELECT id FROM deadline WHERE state = 'armed'")}
-    assert armed == bad
-    assert watcher.said().count("deadline_set_aside") == len(bad)
-
-
-def test_a_run_that_was_locked_when_it_had_ended_is_come_back_to(installation: Installation) -> None:
-    installation.start("backfill-planner", wait=False)
-    installation.start("instant-starter", wait=False, RETROFILL_DRIVER_SLOTS="1")
-    installation.apply(daily(deadlines=[alert("far", "RUN_QUEUED_AT", 86_400)]))
-    id = installation.request("p", "2020-01-01", "2020-01-01")
-    installation.wait_state(id, "succeeded")
-    (row,) = installation.query("SELECT id, run_id FROM deadline")
-    until(lambda: bool(installation.events(Topic.DEADLINES)), "the watcher has something to read")
-    with installation.session() as other:
-        other.execute("SELECT 1 FROM run WHERE id = %s FOR NO KEY UPDATE", [row["run_id"]])
-        installation.start("deadline-watcher")
-        read = "SELECT sum(next_offset) FROM deadline_watcher_shard_offset"
-        until(lambda: (installation.value(read) or 0) > 0, "the watcher has read that the run ended")
-        assert states(installation) == {"far": ["armed"]}
-    until(lambda: states(installation) == {"far": ["met"]}, "the deadline is met, a day before its moment")
-
-
-def test_what_a_former_owner_meant_to_come_back_to_is_decided_by_the_next(installation: Installation) -> None:
+def test_a_run_that_was_locked_when_it_had_ended_is_come_back_to_by_its_owner_or_the_next(
+    installation: Installation,
+) -> None:
     installation.start("backfill-planner", wait=False)
     installation.start("instant-starter", wait=False, RETROFILL_DRIVER_SLOTS="1")
     installation.apply(
@@ -169,9 +135,15 @@ def test_what_a_former_owner_meant_to_come_back_to_is_decided_by_the_next(instal
         )
     )
     installation.wait_state(installation.request("p", "2020-01-01", "2020-01-01"), "succeeded")
-    watcher = installation.start("deadline-watcher")
+    until(lambda: bool(installation.events(Topic.DEADLINES)), "the watcher has something to read")
     everything = {"far": ["met"], "whole": ["met"], "failed": ["met"]}
-    until(lambda: states(installation) == everything, "all are met")
+    with installation.session() as other:
+        other.execute("SELECT 1 FROM run FOR NO KEY UPDATE")
+        watcher = installation.start("deadline-watcher")
+        read = "SELECT sum(next_offset) FROM deadline_watcher_shard_offset"
+        until(lambda: (installation.value(read) or 0) > 0, "the watcher has read that the run ended")
+        assert states(installation)["far"] == ["armed"]
+    until(lambda: states(installation) == everything, "all are met, a day before their moments")
     watcher.stop()
     # All messages are consumed, so the next owner learns of these deadlines from the rows only.
     installation.query("UPDATE deadline SET state = 'armed', decided_at = NULL RETURNING 1")

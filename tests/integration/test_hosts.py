@@ -10,7 +10,7 @@ from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.light import apply_trivial
 from tests.support.replica import Replica
 from tests.support.stacks import stack
-from tests.support.terminal import Cli, cli
+from tests.support.terminal import Cli, cli, point_at
 
 from retrofill_core.contract.partitioning import partition_of
 
@@ -71,8 +71,7 @@ def test_a_replica_whose_drivers_cannot_start_gets_nothing_and_says_why(
     apply_trivial(stack, "p", limit=4)
     id = stack.request("p", "2020-01-01", "2020-01-12", id=id_of(broken, stack))
     until(lambda: stack.runs_by_state(id) == {"queued": 12}, "it is planned")
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
     assert "no driver is ready: run-starter-" in cli("backfill", "show", id).out
     stack.start("light-starter", RETROFILL_DRIVER_SLOTS="2")
     assert stack.wait_state(id, "succeeded", "failed") == "succeeded"

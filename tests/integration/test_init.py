@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 
 import psycopg
 import pytest
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from tests.support.installation import Installation
+from tests.support.servers import Servers
 
 from retrofill_core.bus.clients import admin
 from retrofill_core.contract.topics import PLANNER, SERVICES
+
+
+@pytest.fixture(scope="module")
+def installation(servers: Servers) -> Iterator[Installation]:
+    """One for all tests: what is refused changes nothing."""
+    made = servers.installation()
+    yield made
+    made.close()
 
 
 def init(environment: dict[str, str], before: str = "") -> subprocess.CompletedProcess[str]:
@@ -81,10 +92,10 @@ def test_a_service_does_not_start_with_such_a_login(installation: Installation) 
     assert "this Postgres session has no transaction_timeout, lock_timeout, " in refused.said()
 
 
-@pytest.mark.parametrize("service", sorted(SERVICES))
-def test_one_login_for_all_gets_the_limits_of_the_services(installation: Installation, service: str) -> None:
+def test_one_login_for_all_gets_the_limits_of_the_services(installation: Installation) -> None:
     """The owner's role has none of its own, and a service that lacks them would not get ready."""
-    installation.start(service, RETROFILL_POSTGRES_SERVICE_DSNS="{}")
+    for service in SERVICES:
+        installation.start(service, RETROFILL_POSTGRES_SERVICE_DSNS="{}").stop()
 
 
 @pytest.mark.parametrize(
@@ -95,12 +106,19 @@ def test_init_says_which_settings_of_a_topic_differ(
     installation: Installation, topic: str, setting: str, value: str, status: int
 ) -> None:
     name = f"{installation.settings.topic_prefix}{topic}"
-    client = admin(installation.settings, "test")
-    entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-    client.incremental_alter_configs([resource])[resource].result(20)
+    change(installation, name, setting, value)
     done = init(installation.environment())
     assert done.returncode == status
     assert done.stderr.startswith(f"retrofill: topic {name} has {setting}={value}: ")
-    assert f"--entity-name {name} --add-config {setting}=" in done.stderr
+    advice = re.search(rf"--entity-name {name} --add-config {setting}=(\w+)", done.stderr)
+    assert advice is not None
     assert done.stderr.count("\n") == 1
+    change(installation, name, setting, advice[1])
+
+
+def change(installation: Installation, topic: str, setting: str, value: str) -> None:
+    """Change a setting of a topic, as an operator would."""
+    entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    client = admin(installation.settings, "test")
+    client.incremental_alter_configs([resource])[resource].result(20)

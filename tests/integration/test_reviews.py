@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tests.support.definitions import alert, daily
 from tests.support.events import Event
 from tests.support.installation import Installation, until
-from tests.support.terminal import Cli, cli
+from tests.support.stacks import days, written_by
+from tests.support.terminal import Cli, cli, point_at
 from tests.support.tiers import some
 
 from retrofill_core.contract.backfills import (
@@ -46,21 +46,6 @@ def review(stack: Installation, id: str = "r", last: str = "2020-01-04", **more:
 
 def command(stack: Installation, id: str, message: Message) -> Event:
     return stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, message))
-
-
-def days(out: Path) -> Mapping[str, str]:
-    """What a reader sees, by day."""
-    return {path.parent.name: path.read_text() for path in sorted(out.glob("day=*/part-*"))}
-
-
-def written_by(stack: Installation, *ids: str) -> Mapping[str, str]:
-    """What the days look like once these backfills are published, one after the other."""
-    rows = [
-        row
-        for id in ids
-        for row in stack.query("SELECT id, interval_start FROM run WHERE backfill_id = %s ORDER BY id", id)
-    ]
-    return {f"day={row['interval_start']:%Y-%m-%d}": f"run {row['id']}" for row in rows}
 
 
 def test_nothing_is_published_before_the_review_and_all_of_it_once_after(stack: Installation, tmp_path: Path) -> None:
@@ -243,8 +228,7 @@ def test_a_planner_that_dies_as_a_review_begins_begins_it_once(installation: Ins
 
 
 def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
     assert (
         cli(
             *("backfill", "create", "p", "--from", "2020-01-01", "--to", "2020-01-02"),
@@ -274,8 +258,7 @@ def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monk
 def test_a_retry_of_a_discarded_review_is_reviewed_again(
     stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
     id = review(stack, finish_by="2999-01-01T00:00:00Z", budget={"failed_runs": 3})
     stack.wait_state(id, "in_review")
     command(stack, id, BackfillDiscardRequested())

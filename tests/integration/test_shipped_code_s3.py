@@ -12,8 +12,7 @@ import pytest
 from tests.support.installation import Installation
 from tests.support.s3 import BUCKET, S3, SECRET, s3_server
 from tests.support.shipped import FLOW, User, user_of
-
-from retrofill_core.contract.topics import Topic
+from tests.support.shown import everything
 
 
 @pytest.fixture
@@ -57,11 +56,7 @@ def assert_hidden(user: User) -> None:
     """The secret is in no output, log, topic or table."""
     shown = {"config": user.run("config").stdout}
     assert "RETROFILL_CODE_STORE_OPTIONS=**********" in shown["config"]
-    shown |= {str(log): log.read_text(errors="replace") for log in user.made.settings.home.rglob("*.log*")}
-    for topic in Topic:
-        shown[topic] = "".join(f"{e.key} {e.value!r} {e.headers}" for e in user.made.events(topic))
-    for row in user.made.query("SELECT tablename AS name FROM pg_tables WHERE schemaname = 'retrofill'"):
-        shown[row["name"]] = str(user.made.query(f"SELECT t::text AS row FROM {row['name']} AS t"))
+    shown |= everything(user.made)
     assert [place for place, text in shown.items() if SECRET in text] == []
 
 

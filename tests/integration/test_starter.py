@@ -8,7 +8,7 @@ import pytest
 from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.stacks import stack
-from tests.support.terminal import Cli, cli
+from tests.support.terminal import Cli, cli, point_at
 from tests.support.tiers import some
 
 from retrofill_core.contract.backfills import BackfillResumeRequested
@@ -110,8 +110,7 @@ def test_a_run_whose_driver_is_lost_again_and_again_fails_and_tells_how(
     by_type = {body["type"]: body["error"] for body in events if "error" in body}
     assert by_type["RunAttemptLost"]["message"] == silent
     assert by_type["RunFailed"]["message"] == fields["message"]
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
     out = cli("backfill", "show", id).out
     notes = [" (not counted)", "", ""]
     assert "".join(f"  time {n}: the driver was lost: {silent}{note}\n" for n, note in enumerate(notes, 1)) in out

@@ -11,7 +11,7 @@ import pytest
 from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.sampling import work_of
-from tests.support.stacks import stack
+from tests.support.stacks import attempts_of, stack
 from tests.support.tiers import some
 
 from retrofill_core.contract.backfills import BackfillPauseRequested
@@ -19,11 +19,6 @@ from retrofill_core.contract.runs import AttemptEnded, ErrorInfo
 from retrofill_core.contract.topics import Topic
 
 __all__ = ["stack"]
-
-
-def attempts_of(stack: Installation, id: str) -> list[dict[str, Any]]:
-    """All attempts of a backfill, in the order of their claims."""
-    return stack.query("SELECT * FROM attempt WHERE backfill_id = %s ORDER BY id", id)
 
 
 def all_over(stack: Installation, id: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation, until
 from tests.support.stacks import stack
-from tests.support.terminal import Cli, cli
+from tests.support.terminal import Cli, cli, point_at
 
 from retrofill_core.contract.backfills import BackfillCancelRequested
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
@@ -122,8 +122,7 @@ def test_a_run_that_ends_the_server_each_time_fails_alone(stack: Installation) -
 
 
 def _shows_suspects(stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch, id: str) -> None:
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
     out = cli("backfill", "show", id).out
     assert "(running) is retried alone, because its driver was lost\n" in out
     assert "(queued) is retried alone, because its driver was lost\n" in out

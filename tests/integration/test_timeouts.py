@@ -11,7 +11,7 @@ import pytest
 from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
-from tests.support.stacks import shared_stack, stack
+from tests.support.stacks import attempts_of, run_of, shared_stack, stack
 
 from retrofill_core.contract.topics import Topic
 
@@ -25,15 +25,6 @@ def hanging(servers: Servers) -> Iterator[Installation]:
     """A stack in which the second of January does not end."""
     with shared_stack(servers, **HANGS) as made:
         yield made
-
-
-def run_of(stack: Installation, id: str, day: str = DAY) -> dict[str, Any]:
-    (row,) = stack.query("SELECT * FROM run WHERE backfill_id = %s AND interval_start = %s", id, f"{day}T00:00:00Z")
-    return row
-
-
-def attempts_of(stack: Installation, id: str) -> list[dict[str, Any]]:
-    return stack.query("SELECT * FROM attempt WHERE backfill_id = %s ORDER BY id", id)
 
 
 def events_of(stack: Installation, run: int) -> list[dict[str, Any]]:
@@ -54,7 +45,7 @@ def test_a_run_that_hangs_fails_with_the_reason_and_the_rest_of_its_batch_goes_o
     id = hanging.request("batch", "2020-01-01", "2020-01-05")
     assert hanging.wait_state(id, "failed", "succeeded") == "failed"
     assert hanging.runs_by_state(id) == {"failed": 1, "succeeded": 4}
-    run = run_of(hanging, id)
+    run = run_of(hanging, id, DAY)
     why = f"run {run['id']} timed out after 1s: raise run_timeout of pipeline 'batch', or find out what takes so long"
     assert run["error"] == {"type": "RunTimedOut", "message": why}
     assert (run["attempt"], run["lost_attempts"]) == (1, 0)
@@ -72,7 +63,7 @@ def test_a_range_that_hangs_is_split_until_one_run_fails_alone(hanging: Installa
     id = hanging.request("range", "2020-01-01", "2020-01-04")
     assert hanging.wait_state(id, "failed", "succeeded") == "failed"
     assert hanging.runs_by_state(id) == {"failed": 1, "succeeded": 3}
-    run = run_of(hanging, id)
+    run = run_of(hanging, id, DAY)
     assert run["error"]["message"].startswith(f"run {run['id']} timed out after 1s: ")
     assert {row[:2] for row in kept(hanging, id)} == {(0, None)}
     whole = attempts_of(hanging, id)[0]
@@ -97,10 +88,10 @@ def test_it_fails_for_it_though_its_host_dies_and_once_its_driver_is_surely_gone
     until(lambda: stack.runs_by_state(id).get("running") == 1, "it runs")
     starter.kill()
     stack.start("instant-starter", HANGS)
-    until(lambda: run_of(stack, id)["error"] is not None, "it is marked")
+    until(lambda: run_of(stack, id, DAY)["error"] is not None, "it is marked")
     # Its driver may still work until the lease has ended.
-    assert run_of(stack, id)["state"] == "running"
+    assert run_of(stack, id, DAY)["state"] == "running"
     assert stack.wait_state(id, "failed", "succeeded", seconds=90) == "failed"
     assert stack.runs_by_state(id) == {"failed": 1, "succeeded": 3}
-    assert run_of(stack, id)["error"]["type"] == "RunTimedOut"
+    assert run_of(stack, id, DAY)["error"]["type"] == "RunTimedOut"
     assert kept(stack, id) == {(0, None, None)}

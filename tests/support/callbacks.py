@@ -21,6 +21,7 @@ from tests.support.events import Event, text_headers
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.receiver import Receiver, receiving
 from tests.support.servers import Servers
+from tests.support.terminal import point_at
 
 NEW, OLD, OTHER = (f"whsec_{base64.b64encode(letter * 24).decode()}" for letter in (b"n", b"o", b"x"))
 PAGERDUTY_KEY = "0123456789abcdef" * 2
@@ -140,8 +141,7 @@ def callbacks(shared: Installation) -> Callbacks:
 @pytest.fixture
 def here(shared: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Point the CLI at the installation."""
-    for variable, value in shared.environment().items():
-        monkeypatch.setenv(variable, value)
+    point_at(shared, monkeypatch)
 
 
 # topics
