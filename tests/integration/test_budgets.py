@@ -4,7 +4,6 @@ drivers, on a real Kafka and Postgres.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -12,16 +11,13 @@ from typing import Any
 
 import pytest
 from tests.support.definitions import daily
-from tests.support.events import Event
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
-from tests.support.stacks import shared_stack, stack
+from tests.support.stacks import shared_stack
 
-from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillResumeRequested
+from retrofill_core.contract.backfills import BackfillCancelRequested
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.budget import Budget
 
-__all__ = ["stack"]
 DAYS = [f"2020-01-{day:02}" for day in range(1, 11)]
 
 
@@ -37,11 +33,6 @@ def request(stack: Installation, pipeline: str, **budget: Any) -> str:
     return stack.request(pipeline, DAYS[0], DAYS[-1], budget=budget)
 
 
-def resume(stack: Installation, id: str, **budget: Any) -> Event:
-    command = BackfillResumeRequested(budget=Budget.model_validate(budget) if budget else None)
-    return stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, command))
-
-
 def events(stack: Installation, id: str, type: str) -> list[dict[str, Any]]:
     stack.wait_published()
     bodies = [event.body for event in stack.events(Topic.BACKFILL_EVENTS, progress=True) if event.key == id]
@@ -51,33 +42,6 @@ def events(stack: Installation, id: str, type: str) -> list[dict[str, Any]]:
 def quiet(stack: Installation, id: str) -> None:
     """Wait until the runs in progress have ended."""
     until(lambda: not stack.query("SELECT id FROM attempt WHERE slot IS NOT NULL AND backfill_id = %s", id), "quiet")
-
-
-@pytest.mark.long
-def test_failed_runs_pause_a_backfill_once_until_it_gets_a_larger_budget(stack: Installation) -> None:
-    id = request(stack, "p", failed_runs=2)
-    stack.start("instant-starter", INSTANT_FAIL=",".join(DAYS), INSTANT_SECONDS="0.3")
-    stack.wait_state(id, "paused")
-    quiet(stack, id)
-    (paused,) = events(stack, id, "BackfillPaused")
-    # Those that were live may have failed too.
-    assert paused["cause"] == "budget"
-    assert re.fullmatch(r"[2-9] runs failed, of at most 2 \(failed_runs\)", paused["message"])
-    failed = stack.runs_by_state(id)["failed"]
-    # The run in progress came to its end.
-    assert 2 <= failed <= 3
-    for refused in (resume(stack, id), resume(stack, id, failed_runs=2)):
-        assert refused.body["type"] == "BackfillCommandRejected"
-        assert "its budget is used up: " in refused.body["message"]
-    assert stack.runs_by_state(id)["failed"] == failed
-    assert resume(stack, id, failed_runs=6).body["type"] == "BackfillResumed"
-    stack.wait_state(id, "paused")
-    quiet(stack, id)
-    assert len(events(stack, id, "BackfillPaused")) == 2
-    assert 6 <= stack.runs_by_state(id)["failed"] <= 7
-    assert resume(stack, id, failed_runs=100).body["type"] == "BackfillResumed"
-    assert stack.wait_state(id, "failed", "succeeded") == "failed"
-    assert len(events(stack, id, "BackfillPaused")) == 2
 
 
 def test_core_hours_are_summed_announced_and_limited(costly: Installation) -> None:

@@ -148,26 +148,6 @@ def test_a_command_is_carried_out_once_and_refused_with_the_reason(endless: Inst
     assert message == "the backfill is cancelled: there is nothing to cancel"
 
 
-@pytest.mark.long
-def test_a_cancel_outlives_the_services_that_died_over_it(installation: Installation) -> None:
-    dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT="run-cancel:written")
-    installation.apply(daily(max_active_runs=1))
-    id = installation.request("p", "2020-01-01", "2020-01-05")
-    installation.outcome(id)
-    command = RunCancelRequested.model_validate({"intervals": [DAY]})
-    ce_id = installation.publish(Topic.BACKFILL_REQUESTS, id, command)
-    until(lambda: dying.process.poll() is not None, "the planner dies", dying.said)
-    assert installation.value("SELECT count(*) FROM run_cancel") == 0
-    installation.start("backfill-planner")
-    assert installation.wait_answer(ce_id).body["type"] == "RunCancelAccepted"
-    starter = installation.start("instant-starter", NEVER, wait=False, RETROFILL_CRASH_POINT="run-cancel:applied")
-    until(lambda: starter.process.poll() is not None, "the run-starter dies", starter.said)
-    assert installation.runs_by_state(id) == {"queued": 5}
-    installation.start("instant-starter", AT_ONCE)
-    assert installation.wait_state(id, "failed", "succeeded", "cancelled") == "failed"
-    assert events_of(installation, run_of(installation, id, DAY)["id"]) == ["RunCancelled"]
-
-
 # whole backfills
 
 

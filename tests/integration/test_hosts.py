@@ -50,18 +50,6 @@ def test_one_backfill_uses_the_drivers_of_all_replicas(stack: Installation) -> N
     assert stack.value("SELECT count(*) FROM seat WHERE attempt_id IS NOT NULL AND acknowledged_at IS NOT NULL") == 6
 
 
-@pytest.mark.long
-def test_a_seat_that_becomes_free_anywhere_is_used_again(stack: Installation) -> None:
-    stack.apply(daily(max_active_runs=4))
-    starters(stack, 2, INSTANT_SECONDS="0.1")
-    id = stack.request("p", "2020-01-01", "2020-02-29")
-    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    done = {row["host"]: row["n"] for row in stack.query(HOSTS.format("outcome = 'done'"))}
-    assert sum(done.values()) == 60
-    assert min(done.values()) > 10
-    until(lambda: stack.value("SELECT count(*) FROM seat WHERE warm AND attempt_id IS NULL") == 4, "all are free")
-
-
 def test_a_replica_whose_drivers_cannot_start_gets_nothing_and_says_why(
     stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,20 +119,3 @@ def test_a_seat_that_a_release_without_seats_left_taken_is_freed(stack: Installa
     assert stack.query(taken) == [{"no": 2}]
     free = "SELECT count(*) FROM seat WHERE attempt_id IS NULL AND warm"
     until(lambda: stack.value(free) == 2, "it is free and warm again")
-
-
-@pytest.mark.long
-def test_a_backfill_of_another_shard_gets_the_next_seat(stack: Installation) -> None:
-    """Although the owner of the first one could fill each freed seat in the same transaction."""
-    stack.apply(daily(max_active_runs=4))
-    stack.apply(daily("other", max_active_runs=4))
-    first, other = starters(stack, 2, INSTANT_SECONDS="0.3")
-    long = stack.request("p", "2020-01-01", "2020-12-31", id=id_of(first, stack))
-    until(lambda: stack.runs_by_state(long).get("running") == 4, "it has all seats")
-    short = stack.request("other", "2020-01-01", "2020-01-08", id=id_of(other, stack))
-    assert stack.wait_state(short, "succeeded", "failed") == "succeeded"
-    # Both had drivers all the time.
-    assert stack.runs_by_state(long).get("queued", 0) > 200
-    waited = "SELECT extract(epoch FROM min(started_at) - min(queued_at)) FROM run WHERE backfill_id = %s"
-    assert stack.value(waited, short) < 5
-    assert stack.value("SELECT count(*) FROM run WHERE lost_attempts > 0") == 0

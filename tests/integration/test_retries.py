@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from tests.support.definitions import alert, daily
 from tests.support.events import Event
 from tests.support.installation import Installation, until
@@ -100,20 +99,6 @@ def test_a_failed_run_is_replaced_once_while_paused_and_the_backfill_succeeds(st
         *("RunStarted", "RunFailed"),
         *("RunStarted", "RunSucceeded"),
     ]
-
-
-@pytest.mark.long
-def test_a_retry_outlives_a_planner_that_died_over_it(installation: Installation) -> None:
-    planner = installation.start("backfill-planner")
-    id = paused_over_a_failure(installation)
-    planner.stop()
-    dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT="run-retry:written")
-    ce_id = installation.publish(Topic.BACKFILL_REQUESTS, id, RunRetryRequested(all_failed=True))
-    until(lambda: dying.process.poll() is not None, "the planner dies", dying.said)
-    assert len(runs_of(installation, id)) == 1
-    installation.start("backfill-planner")
-    assert installation.wait_answer(ce_id).body["type"] == "RunsRetried"
-    assert [row["superseded_by"] is None for row in runs_of(installation, id)] == [False, True]
 
 
 def test_changes_apply_at_once_and_failures_count_from_the_change_on(stack: Installation) -> None:

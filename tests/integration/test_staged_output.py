@@ -15,7 +15,6 @@ from tests.support.stacks import days, written_by
 from tests.support.tiers import some
 
 from retrofill.outputs.kept import AREA, KEPT, key_of
-from retrofill_core.contract.backfills import BackfillCancelRequested, RunCancelRequested
 from retrofill_core.contract.topics import Topic
 
 LEASE = {"RETROFILL_LEASE_SECONDS": "3"}
@@ -152,33 +151,6 @@ def test_of_an_attempt_of_several_runs_only_those_not_accepted_are_run_again(
     assert {(run["attempt"], run["publication"]) for run in accepted} == {(1, 1)}
     again = [json.loads(line)["run"] for line in log.read_text().splitlines()]
     assert sorted(again) == sorted(run["id"] for run in runs if run not in accepted)
-
-
-@pytest.mark.long
-def test_a_cancel_does_not_take_an_accepted_output_back(stack: Installation, tmp_path: Path) -> None:
-    killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT="publish:exchange")
-    id = stack.request("p", "2020-01-01", "2020-01-02", max_active_runs=1)
-    until(lambda: killed.process.poll() is not None, "it is killed", killed.said)
-    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
-    stack.wait_state(id, "cancelling")
-    starter(stack, tmp_path)
-    assert stack.wait_state(id, "cancelled") == "cancelled"
-    assert stack.runs_by_state(id) == {"succeeded": 1, "cancelled": 1}
-    assert list(days(tmp_path)) == ["day=2020-01-01"]
-
-
-@pytest.mark.long
-def test_an_accepted_run_is_not_cancelled_by_itself_either(stack: Installation, tmp_path: Path) -> None:
-    killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT="publish:exchange")
-    id = stack.request("p", "2020-01-01", "2020-01-02", max_active_runs=1)
-    until(lambda: killed.process.poll() is not None, "it is killed", killed.said)
-    until(lambda: stack.value("SELECT state FROM run WHERE position = 0") == "publishing", "it was accepted")
-    command = RunCancelRequested.model_validate({"intervals": ["2020-01-01"]})
-    answer = stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, command))
-    assert "is publishing: its output was accepted and can no longer be cancelled" in answer.body["message"]
-    starter(stack, tmp_path)
-    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    assert list(days(tmp_path)) == ["day=2020-01-01", "day=2020-01-02"]
 
 
 def test_output_that_was_deleted_before_it_was_published_fails_the_run(stack: Installation, tmp_path: Path) -> None:

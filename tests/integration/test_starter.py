@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from tests.support.definitions import alert, daily
+from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.stacks import stack
 from tests.support.terminal import Cli, cli, point_at
@@ -116,48 +114,6 @@ def test_a_run_whose_driver_is_lost_again_and_again_fails_and_tells_how(
     assert "".join(f"  time {n}: the driver was lost: {silent}{note}\n" for n, note in enumerate(notes, 1)) in out
     ends = [line for line in out.splitlines() if line.startswith("attempt ")]
     assert [(" lost at " in line, line.endswith(f": {silent}")) for line in ends] == [(True, True)] * 3
-
-
-@pytest.mark.long
-def test_deadlines_and_callbacks_fire_once(stack: Installation) -> None:
-    pages = stack.settings.home / "pages"
-    (stack.settings.home / "pager.py").write_text(
-        "import json, pathlib\n"
-        "def page(context, **kwargs):\n"
-        f"    with pathlib.Path({str(pages)!r}).open('a') as f: f.write(json.dumps([context, kwargs]) + '\\n')\n"
-    )
-    stack.start("deadline-watcher")
-    stack.start(
-        "callback-runner",
-        RETROFILL_CALLBACKS='{"page": "pager:page"}',
-        PYTHONPATH=os.pathsep.join([str(stack.settings.home), os.environ.get("PYTHONPATH", "")]),
-    )
-    stack.apply(
-        daily(
-            max_active_runs=1,
-            deadlines=[
-                alert("late", "RUN_STARTED_AT", 1, callback="page", kwargs={"team": "x"}),
-                alert("far", "RUN_QUEUED_AT", 3600),
-            ],
-        )
-    )
-    stack.start("instant-starter", INSTANT_SECONDS="3")
-    id = stack.request("p", "2020-01-01", "2020-01-02")
-    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    until(lambda: stack.value("SELECT count(*) FROM callback WHERE state = 'succeeded'") == 2, "both were called")
-    missed = [e.body for e in stack.events(Topic.DEADLINE_MISSED) if e.body["type"] == "DeadlineMissed"]
-    assert sorted((m["alert"], m["interval_start"][:10]) for m in missed) == [
-        ("late", "2020-01-01"),
-        ("late", "2020-01-02"),
-    ]
-    assert len(pages.read_text().splitlines()) == 2
-    until(
-        lambda: (
-            stack.query("SELECT alert, state, count(*) AS n FROM deadline GROUP BY 1, 2 ORDER BY 1")
-            == [{"alert": "far", "state": "met", "n": 2}, {"alert": "late", "state": "missed", "n": 2}]
-        ),
-        "the far ones were met",
-    )
 
 
 def test_a_run_whose_settings_are_allowed_no_more_fails_before_it_has_a_driver(installation: Installation) -> None:

@@ -13,7 +13,6 @@ from tests.support.installation import Installation, until
 from tests.support.stacks import stack
 from tests.support.terminal import Cli, cli, point_at
 
-from retrofill_core.contract.backfills import BackfillCancelRequested
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
 from retrofill_core.contract.topics import Topic
 
@@ -90,35 +89,6 @@ def test_suspects_are_retried_alone_and_one_at_a_time_on_their_server(
         succeed(stack, first)
         until(lambda id=first["attempt_id"]: _are_over(stack, [id]), "it ended")  # type: ignore[misc]
     assert stack.value("SELECT sum(lost_attempts) FROM run") == 0
-
-
-@pytest.mark.long
-def test_a_run_that_ends_the_server_each_time_fails_alone(stack: Installation) -> None:
-    """Each time, the runs beside it are lost too, which does not count."""
-    starter(stack, RETROFILL_MAX_LOST_ATTEMPTS="2")
-    stack.apply(daily(max_active_runs=3))
-    id = stack.request("p", "2020-01-01", "2020-01-09")
-    killer = running(stack, 3)[0]["id"]
-    counted = 0
-    for _ in range(50):
-        now = running(stack, 3)
-        if killer in [run["id"] for run in now]:
-            lose(stack, now)
-            until(lambda ids=[run["attempt_id"] for run in now]: _are_over(stack, ids), "they are lost")  # type: ignore[misc]
-            counted += now[0]["lost_at"] is not None
-            if counted == 2:
-                break
-        else:
-            succeed(stack, now[0])
-            until(lambda id=now[0]["attempt_id"]: _are_over(stack, [id]), "it ended")  # type: ignore[misc]
-    failed = stack.query("SELECT id, lost_attempts FROM run WHERE state = 'failed'")
-    assert failed == [{"id": killer, "lost_attempts": 2}]
-    assert stack.value("SELECT sum(lost_attempts) FROM run WHERE id <> %s", killer) == 0
-    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
-    assert stack.wait_state(id, "cancelled", "failed") == "cancelled"
-    # Suspects that waited are cancelled like others.
-    assert stack.runs_by_state(id).keys() <= {"succeeded", "failed", "cancelled"}
-    assert stack.value("SELECT count(*) FROM run WHERE lost_at IS NOT NULL") == 0
 
 
 def _shows_suspects(stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch, id: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.definitions import daily
-from tests.support.installation import Installation, until
+from tests.support.installation import Installation
 from tests.support.servers import Servers
 from tests.support.stacks import attempts_of, run_of, shared_stack, stack
 
@@ -78,20 +78,3 @@ def test_on_run_failure_applies(hanging: Installation) -> None:
     id = hanging.request("pauses", "2020-01-01", "2020-01-03", on_run_failure="pause")
     assert hanging.wait_state(id, "paused", "failed", "succeeded") == "paused"
     assert hanging.runs_by_state(id) == {"succeeded": 1, "failed": 1, "queued": 1}
-
-
-@pytest.mark.long
-def test_it_fails_for_it_though_its_host_dies_and_once_its_driver_is_surely_gone(stack: Installation) -> None:
-    stack.apply(daily(max_active_runs=1, batch_size=2, run_timeout_seconds=3.0))
-    starter = stack.start("instant-starter", HANGS)
-    id = stack.request("p", DAY, "2020-01-05")
-    until(lambda: stack.runs_by_state(id).get("running") == 1, "it runs")
-    starter.kill()
-    stack.start("instant-starter", HANGS)
-    until(lambda: run_of(stack, id, DAY)["error"] is not None, "it is marked")
-    # Its driver may still work until the lease has ended.
-    assert run_of(stack, id, DAY)["state"] == "running"
-    assert stack.wait_state(id, "failed", "succeeded", seconds=90) == "failed"
-    assert stack.runs_by_state(id) == {"failed": 1, "succeeded": 3}
-    assert run_of(stack, id, DAY)["error"]["type"] == "RunTimedOut"
-    assert kept(stack, id) == {(0, None, None)}

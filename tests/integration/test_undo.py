@@ -145,24 +145,6 @@ def test_an_active_backfill_and_an_undo_cannot_be_undone(stack: Installation, tm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("point", ["plan:runs-written", "plan:outcome-recorded"])
-def test_a_planner_that_dies_plans_an_undo_once(stack: Installation, tmp_path: Path, point: str) -> None:
-    stack.replicas[0].stop()
-    dying = stack.start("backfill-planner", RETROFILL_CRASH_POINT=point)
-    said = stack.publish(Topic.BACKFILL_REQUESTS, "undo", BackfillUndoRequested(undoes="wrong"))
-    until(lambda: dying.process.poll() is not None, "the planner dies", dying.said)
-    assert stack.value("SELECT count(*) FROM run WHERE run.backfill_id = 'undo'") == 0
-    stack.start("backfill-planner")
-    assert stack.wait_answer(said).body["runs"] == 4
-    stack.wait_state("undo", "succeeded")
-    assert days(tmp_path) == written_by(stack, "before")
-    # The same request again gets the same reply.
-    repeated = stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "undo", BackfillUndoRequested(undoes="wrong")))
-    assert repeated.body["runs"] == 4
-    assert stack.value("SELECT count(*) FROM run WHERE backfill_id = 'undo'") == 4
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("point", ["stage:sealed", "publish:exchange", "publish:clean", "publish:done"])
 def test_a_driver_that_dies_restores_once(stack: Installation, tmp_path: Path, point: str) -> None:
     stack.replicas[1].stop()
