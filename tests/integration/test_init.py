@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from tests.support.installation import Installation
@@ -19,6 +21,8 @@ from tests.support.servers import Servers
 
 from retrofill_core.bus.clients import admin
 from retrofill_core.contract.topics import PLANNER, SERVICES
+from retrofill_core.store.engine import make_engine
+from retrofill_core.store.tables import metadata
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +126,19 @@ def change(installation: Installation, topic: str, setting: str, value: str) -> 
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     client = admin(installation.settings, "test")
     client.incremental_alter_configs([resource])[resource].result(20)
+
+
+def test_the_schema_is_what_the_migrations_make(installation: Installation) -> None:
+    engine = make_engine(installation.settings.dsn_of("owner"), "test")
+    with engine.connect() as conn:
+        context = MigrationContext.configure(
+            conn,
+            opts={
+                "include_schemas": True,
+                "include_name": lambda name, kind, _: kind != "schema" or name == "retrofill",
+                "compare_server_default": False,
+            },
+        )
+        differences = [d for d in compare_metadata(context, metadata) if "alembic_version" not in repr(d)]
+    engine.dispose()
+    assert differences == []

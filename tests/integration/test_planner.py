@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from tests.support.definitions import alert, daily
+from tests.support.definitions import alert, daily, key_on
 from tests.support.events import Event
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.servers import Servers
@@ -138,6 +138,13 @@ def test_a_pipeline_applied_on_another_partition_is_applied_once(planner: Instal
     until(lambda: planner.value("SELECT count(*) FROM pipeline_copy") == 0, "the copy was recognised")
     answers = [e for e in planner.events(Topic.PIPELINE_EVENTS) if e.body.get("in_reply_to") == ce_id]
     assert len(answers) == 1
+
+
+def test_a_misplaced_message_is_handled_by_its_owner(planner: Installation) -> None:
+    body = BackfillRequested.model_validate({"pipeline": "p", "from": "2017-01-01", "to": "2017-01-02"})
+    ce_id = planner.publish(Topic.BACKFILL_REQUESTS, key_on(2), body, partition=1)
+    assert planner.wait_answer(ce_id).body["type"] == "BackfillPlanned"
+    assert planner.value("SELECT shard FROM backfill WHERE id = %s", key_on(2)) == 2
 
 
 def test_a_removed_pipeline_is_unknown(planner: Installation) -> None:
