@@ -110,7 +110,8 @@ def test_what_somebody_else_changed_fails_alone(
     assert undo(stack, id="again").body["runs"] == 1
 
 
-def test_bad_requests_are_rejected(stack: Installation) -> None:
+def test_what_cannot_be_undone_is_rejected(stack: Installation, tmp_path: Path) -> None:
+    """A bad request, an active backfill, and an undo."""
     for undoes, more, reason, message in (
         ("nothing", {}, "unknown_backfill", "there is no backfill 'nothing' to undo"),
         (
@@ -124,9 +125,6 @@ def test_bad_requests_are_rejected(stack: Installation) -> None:
         answer = undo(stack, undoes, id=f"for {reason}", **more).body
         assert (answer["type"], answer["reason"]) == ("BackfillRejected", reason)
         assert message in answer["message"]
-
-
-def test_an_active_backfill_and_an_undo_cannot_be_undone(stack: Installation, tmp_path: Path) -> None:
     stack.request("p", "2020-01-01", LAST, id="review", reprocess_behavior=COMPLETED, publish="review")
     stack.wait_state("review", "in_review")
     assert "backfill review is in_review: wait for its end" in undo(stack, "review", id="u1").body["message"]
