@@ -60,8 +60,10 @@ def assert_hidden(user: User) -> None:
     assert [place for place, text in shown.items() if SECRET in text] == []
 
 
-def test_a_store_that_refuses_is_told_before_anything_is_published(user: User, s3: S3) -> None:
-    user.environment.update(s3.environment(secret=f"{SECRET}-other"))
+def test_a_store_that_refuses_is_told_before_anything_is_published(
+    installation: Installation, tmp_path: Path, s3: S3
+) -> None:
+    user = User(installation, tmp_path, s3.environment(secret=f"{SECRET}-other"))
     (user.folder / "flow.py").write_text(FLOW)
     done = user.run("pipelines", "apply", str(user.folder / "flow.py"))
     assert done.returncode == 1
