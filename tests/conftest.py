@@ -82,7 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With ``--dist loadfile``, tests that share a server go to one worker, unless they are so many as with ``--long``."""
     if config.getoption("dist") != "loadfile" or config.getoption("--long"):
         return None
-    return scheduling.BySharedServer(config, log)
+    return scheduling.by_shared_server(config, log)
 
 
 def _needs_servers(item: pytest.Item) -> bool:

@@ -94,4 +94,4 @@ def committed(made: Installation) -> list[Row]:
 
 def _rows(made: Installation, statement: str) -> list[Row]:
     with psycopg.connect(made.settings.dsn_of("owner"), row_factory=dict_row) as conn:
-        return conn.execute(statement).fetchall()  # type: ignore[call-overload, no-any-return]
+        return conn.execute(statement.encode()).fetchall()

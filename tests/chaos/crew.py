@@ -67,7 +67,7 @@ class Crew:
         module = "light-starter" if name == "run-starter" else name
         with self._lock:
             self.starts += 1
-            return self._made.start(module, False, **{**self._environment, **self._extra[name], **environment})
+            return self._made.start(module, {**self._environment, **self._extra[name], **environment}, wait=False)
 
     def replace(self, name: str) -> None:
         """Rolling restart: stop and replace the replicas one by one."""
@@ -89,7 +89,7 @@ class Crew:
         with self._lock:
             for name in NAMES:
                 for replica in [each for each in self._replicas[name] if each.process.poll() is not None]:
-                    self.deaths.append((name, replica.process.returncode))
+                    self.deaths.append((name, replica.process.wait()))
                     self._replicas[name].remove(replica)
                 while len(self._replicas[name]) < self._wanted[name]:
                     self._replicas[name].append(self.launch(name))

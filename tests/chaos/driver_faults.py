@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import psutil
+
 from retrofill_tools.stack.processes import is_alive
 from tests.chaos.faults import freeze_drivers, thaw_drivers
 from tests.chaos.server_faults import back, own
@@ -22,13 +26,13 @@ def drivers_frozen(stage: Stage, count: int = 3) -> None:
         frozen = freeze_drivers(stage, "SIGSTOP of a driver")
         wait_lost(stage, before)
         thaw_drivers(frozen)
-        # Idle drivers missed nothing, so they survive.
-        until(
-            lambda frozen=frozen: not all(map(is_alive, frozen)),
-            "a driver that slept through its lease ends",
-            seconds=60,
-        )
+        _wait_one_ends(frozen)
         stage.recovered("drivers woken")
+
+
+def _wait_one_ends(frozen: Collection[psutil.Process]) -> None:
+    """Idle drivers missed nothing, so they survive."""
+    until(lambda: not all(map(is_alive, frozen)), "a driver that slept through its lease ends", seconds=60)
 
 
 def drivers_without_kafka(stage: Stage, count: int = 2) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
@@ -61,16 +60,9 @@ def stop_at_a_point(stage: Stage, name: str, point: str) -> Replica:
     """Start the only replica of a service so that it stops itself (SIGSTOP) at a crash point."""
     stage.crew.scale(name, 0)
     stopped = stage.crew.launch(name, RETROFILL_CRASH_POINT=f"{point}:stop")
-    until(lambda: is_stopped(stopped), f"{name} stands still at {point}", stopped.said, REACH_SECONDS)
+    until(stopped.is_stopped, f"{name} stands still at {point}", stopped.said, REACH_SECONDS)
     stage.fault(f"SIGSTOP of {name}")
     return stopped
-
-
-def is_stopped(replica: Replica) -> bool:
-    """Whether the process is stopped. Fails if it has exited."""
-    assert replica.process.poll() is None, replica.said()
-    stat = Path(f"/proc/{replica.process.pid}/stat").read_text()
-    return stat.rpartition(")")[2].split()[0] == "T"
 
 
 def wait_succeeded_by_another(stage: Stage, name: str, former: Replica) -> None:

@@ -5,6 +5,7 @@ Its lease, kernel timer, reports, host protocol and import of user code are the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import IO, Any
 
@@ -52,6 +53,9 @@ class NoSessions:
 
     def release(self) -> None:
         """No-op: there is no session to release."""
+
+    def end_publications(self, attempts: Iterable[int]) -> None:
+        """No-op: no session publishes."""
 
     def release_publisher(self) -> None:
         """No-op: there is none either."""

@@ -6,6 +6,7 @@ import os
 import sys
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from confluent_kafka import Producer
 
@@ -28,9 +29,9 @@ def producer_of(settings: Settings, client_id: str, **more: Any) -> Producer:
 
 
 if __name__ == "__main__":
-    handler.producer = producer_of  # type: ignore[assignment]
-    build.LocalPool = partial(LocalPool, command=DRIVER)  # type: ignore[misc, assignment]
-    if (name := os.environ.get("CHAOS_HOST")) is not None:
+    patch.object(handler, "producer", producer_of).start()
+    patch.object(build, "LocalPool", partial(LocalPool, command=DRIVER)).start()
+    if "CHAOS_HOST" in os.environ:
         # As in a container, where the next process has the host name and the process id of the last one.
-        service.name_of_instance = lambda _: name
+        patch.object(service, "name_of_instance", lambda _: os.environ["CHAOS_HOST"]).start()
     sys.exit(service.run_service(RUN_STARTER, StarterHandler, CHANNELS))

@@ -92,14 +92,18 @@ def rolling(stage: Stage, count: int = 3) -> None:
     stage.recovered(f"{SERVICE} restarted")
 
 
+def _runs_go_on(stage: Stage) -> None:
+    ended = stage.runs_ended()
+    until(lambda: stage.runs_ended() > ended + 10, "runs go on", seconds=120)
+
+
 def scaling(stage: Stage, most: int = 4) -> None:
     """Scale each service from one replica to ``most`` and back to one."""
     for number in (most, 1):
         for name in NAMES:
             stage.crew.scale(name, number)
             stage.fault(f"{name} scaled to {number}")
-        ended = stage.runs_ended()
-        until(lambda ended=ended: stage.runs_ended() > ended + 10, "runs go on", seconds=120)
+        _runs_go_on(stage)
         stage.recovered(f"{SERVICE} scaled to {number}")
 
 

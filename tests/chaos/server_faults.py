@@ -51,6 +51,13 @@ def postgres_killed(stage: Stage, count: int = 3) -> None:
         stage.recovered("Postgres killed")
 
 
+def _break_commits(line: CommitLine, when: When, every: int, hits: int, name: str) -> None:
+    goal = line.hits + hits
+    line.break_commits(when, every=every)
+    until(lambda: line.hits >= goal, f"commits of {name} break", seconds=120)
+    line.mend()
+
+
 def commits_broken(stage: Stage, names: tuple[str, ...] = NAMES, hits: int = 6) -> None:
     """Reset each service's connections during COMMIT: some commits take effect, some do not."""
     for name in names:
@@ -58,10 +65,7 @@ def commits_broken(stage: Stage, names: tuple[str, ...] = NAMES, hits: int = 6) 
             stage.crew.equip(name, **through_postgres_line(stage.made, name, line))
             stage.crew.replace(name)
             for when in When:
-                goal = line.hits + hits
-                line.break_commits(when, every=stage.chance.randint(2, 4))
-                until(lambda line=line, goal=goal: line.hits >= goal, f"commits of {name} break", seconds=120)
-                line.mend()
+                _break_commits(line, when, stage.chance.randint(2, 4), hits, name)
                 stage.faults[f"COMMIT reset {when.value}"] += hits
             stage.recovered(f"commits of {name} broken")
             back(stage, name)

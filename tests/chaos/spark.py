@@ -24,14 +24,14 @@ import psutil
 
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.settings import Settings
-from tests.acceptance.test_whole_stack import User, backfill
+from tests.acceptance.test_whole_stack import backfill
 from tests.chaos import audit
 from tests.chaos.history import History, Known, Wish, gather
 from tests.chaos.oracle import PROMISES, Violation, check
 from tests.chaos.report import Result
 from tests.chaos.stage import lists_of, still_waiting, waiting
 from tests.support.installation import ROOT, Installation, until
-from tests.support.user import is_driver
+from tests.support.user import User, is_driver
 
 FIRST, LAST, DAYS = "2013-05-01", "2013-05-30", 30
 ID = "spark-chaos"

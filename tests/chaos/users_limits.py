@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from typing import Any
 
 from retrofill_core.contract.backfills import BackfillResumeRequested
 from retrofill_core.contract.topics import Topic
@@ -42,17 +43,21 @@ def users_limits(stage: Stage, kills: int = 4) -> None:
         faults.a_replica(stage, name).kill()
         stage.fault(f"kill -9 of {name}")
     for n, budget in enumerate([Budget(failed_runs=most) for most in spends.budgets[1:]] + [Budget()], start=1):
-        until(lambda n=n: stage.made.value(PAUSES, spends.id) == n, f"it pauses, {n}", seconds=120)
-        # The player resumes all that is paused, without another budget.
-        refused = stage.made.value(REFUSED, spends.id)
-        until(lambda refused=refused: stage.made.value(REFUSED, spends.id) > refused, "no budget is left", seconds=60)
-        assert stage.made.value(STATE, spends.id) == "paused"
-        stage.player.send(Topic.BACKFILL_REQUESTS, spends.id, BackfillResumeRequested(budget=budget), 1)
+        _resume_once_paused(stage, spends.id, n, budget)
     until(lambda: stage.made.value(LEFT) == 0, "both end", seconds=300)
     stage.recovered("drivers and services killed")
 
 
-def _apply(stage: Stage, name: str, limit: int, batch: int, **more: float) -> None:
+def _resume_once_paused(stage: Stage, id: str, times: int, budget: Budget) -> None:
+    until(lambda: stage.made.value(PAUSES, id) == times, f"it pauses, {times}", seconds=120)
+    # The player resumes all that is paused, without another budget.
+    refused = stage.made.value(REFUSED, id)
+    until(lambda: stage.made.value(REFUSED, id) > refused, "no budget is left", seconds=60)
+    assert stage.made.value(STATE, id) == "paused"
+    stage.player.send(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested(budget=budget), 1)
+
+
+def _apply(stage: Stage, name: str, limit: int, batch: int, **more: Any) -> None:
     code = {"file": work.__file__, "attribute": "work"}
     stage.made.apply(daily(name, max_active_runs=limit, batch_size=batch, code=code, **more))
     stage.limits[name], stage.batches[name] = limit, batch

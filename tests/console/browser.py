@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Error, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Error, Page, Route, ViewportSize, sync_playwright
 
 STATIC = Path(__file__).parents[2] / "services" / "retrofill_console" / "static"
 # Nobody answers there: requests are answered from the files.
 FILES = "http://files.invalid"
-SIZE = {"width": 1360, "height": 860}
+SIZE: ViewportSize = {"width": 1360, "height": 860}
 
 
 class NoBrowser(Exception):
@@ -42,7 +42,7 @@ def chromium(**more: Any) -> Iterator[Browser]:
 
 def files_page(browser: Browser) -> Page:
     """An empty page that can import the console's modules, without a console."""
-    page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
+    page = browser.new_page(viewport=SIZE)
     page.route(f"{FILES}/**", _answer)
     page.goto(f"{FILES}/empty")
     return page

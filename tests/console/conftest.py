@@ -45,7 +45,7 @@ def console(installation: Installation) -> Web:
 @pytest.fixture
 def page(browser: Browser, console: Web) -> Iterator[Page]:
     """A page of the console. The test fails if the page logged an error or had one blocked."""
-    context = browser.new_context(base_url=console.url, viewport=SIZE)  # type: ignore[arg-type]
+    context = browser.new_context(base_url=console.url, viewport=SIZE)
     context.set_default_timeout(30_000)
     opened = context.new_page()
     wrong: list[str] = []

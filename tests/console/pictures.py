@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from retrofill_core.contract.topics import Topic
 from retrofill_tools.client.connect import load_settings
@@ -29,7 +29,7 @@ from tests.support.installation import ROOT
 
 PICTURES = ROOT / "docs" / "pictures"
 SAMPLE = Path(__file__).with_name("sample.py")
-SIZE = {"width": 1360, "height": 850}
+SIZE: ViewportSize = {"width": 1360, "height": 850}
 # Larger files, for what the README shows.
 SHARP = {"backfill-days", "backfill-hours"}
 # Of 2,159 runs.
@@ -49,7 +49,7 @@ class Stack:
         return {**os.environ, **more}
 
     def run(self, *arguments: str) -> str:
-        command = [Path(sys.executable).with_name("retrofill"), *arguments]
+        command = [str(Path(sys.executable).with_name("retrofill")), *arguments]
         done = subprocess.run(command, cwd=ROOT, env=self.env, stdout=subprocess.PIPE, text=True, check=True)
         return done.stdout
 
@@ -119,10 +119,11 @@ def failed_run(made: Stack) -> str:
 
 
 def take(browser: Browser, url: str, name: str, path: str) -> None:
-    for scheme in ("light", "dark"):
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for scheme in schemes:
         page = browser.new_page(
             base_url=url, viewport=SIZE, color_scheme=scheme, device_scale_factor=2 if name in SHARP else 1
-        )  # type: ignore[arg-type]
+        )
         page.goto(path)
         settled(page)
         if name == "backfill-hours":

@@ -88,7 +88,7 @@ def output(made: Stack, command: str) -> Iterator[tuple[bytes, float]]:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     environment = {**made.env, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
     name, *arguments = command.split()
-    words = [Path(sys.executable).with_name(name), *arguments]
+    words = [str(Path(sys.executable).with_name(name)), *arguments]
     process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     try:

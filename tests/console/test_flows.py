@@ -20,7 +20,7 @@ def started(installation: Installation, **instant: str) -> None:
     """All services, with drivers that do no work."""
     for name in SERVICES:
         installation.start(name)
-    installation.start("instant-starter", **instant)
+    installation.start("instant-starter", instant)
 
 
 def ask(page: Page, first: str, last: str) -> None:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import pytest
 from tests.support.events import Event
 from tests.support.installation import Installation, until
+from tests.support.servers import Servers
+from tests.support.stacks import shared_stack
 
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported, TaskReported
 from retrofill_core.contract.topics import Topic
 
-NEVER = "3600"
 
-
-@pytest.fixture
-def stack(installation: Installation) -> Installation:
+@pytest.fixture(scope="module")
+def stack(servers: Servers) -> Iterator[Installation]:
     """A planner, a watcher, and a run-starter whose drivers run until the test reports for them.
 
-    One whose attempt is reported as done stays occupied: there are drivers for all runs of a test.
+    Each test has a pipeline of its own. A driver whose attempt is reported as done stays occupied: there is one for
+    each run of all tests.
     """
-    installation.start("backfill-planner", wait=False)
-    installation.start("instant-starter", wait=False, INSTANT_SECONDS=NEVER, RETROFILL_DRIVER_SLOTS="8")
-    installation.start("deadline-watcher")
-    return installation
+    with shared_stack(servers, INSTANT_SECONDS="3600", RETROFILL_DRIVER_SLOTS="32") as made:
+        made.start("deadline-watcher")
+        yield made
 
 
 def run_of(stack: Installation, id: str, day: str) -> dict[str, Any]:
@@ -60,15 +61,16 @@ def report(stack: Installation, run: dict[str, Any], state: str, task: str | Non
         stack.publish(Topic.RUN_REPORTS, run["backfill_id"], message)
 
 
-def fields(stack: Installation, *types: str) -> list[Event]:
-    """The events about deadlines."""
-    return [e for e in stack.events(Topic.DEADLINE_MISSED) if e.body["type"] in (types or ("DeadlineMissed",))]
+def fields(stack: Installation, *types: str, pipeline: str | None = None) -> list[Event]:
+    """The events about the deadlines of a pipeline, or of all."""
+    events = [e for e in stack.events(Topic.DEADLINE_MISSED) if e.body["type"] in (types or ("DeadlineMissed",))]
+    return [e for e in events if pipeline is None or e.body["pipeline"] == pipeline]
 
 
-def states(stack: Installation) -> dict[str, list[str]]:
-    """The deadlines' states, by alert."""
+def states(stack: Installation, pipeline: str = "p") -> dict[str, list[str]]:
+    """The states of a pipeline's deadlines, by alert."""
     found: dict[str, list[str]] = {}
-    for row in stack.query("SELECT alert, state FROM deadline ORDER BY alert, id"):
+    for row in stack.query("SELECT alert, state FROM deadline WHERE pipeline = %s ORDER BY alert, id", pipeline):
         found.setdefault(row["alert"], []).append(row["state"])
     return found
 

@@ -4,7 +4,7 @@ gets one reply.
 
 from __future__ import annotations
 
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.cimpl import NewPartitions
 from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tests.support.installation import ROOT, Installation, until
 from tests.support.loading import definition_of, load_pipelines
-from tests.support.terminal import Cli, cli
+from tests.support.terminal import Cli, cli, point_at
 
 __all__ = ["cli"]
 CODE = """
@@ -49,8 +49,7 @@ WORDS = ("printed on", "to stderr on", '"event": "logged"', "by a library on", "
 
 @pytest.fixture
 def stack(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Installation:
-    for name, value in installation.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(installation, monkeypatch)
     installation.start("backfill-planner")
     return installation
 

@@ -4,41 +4,39 @@ drivers, on a real Kafka and Postgres.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from tests.support.definitions import daily
-from tests.support.installation import Event, Installation, until
+from tests.support.installation import Installation, until
+from tests.support.servers import Servers
+from tests.support.stacks import shared_stack
 
-from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillResumeRequested
+from retrofill_core.contract.backfills import BackfillCancelRequested
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.budget import Budget
 
 DAYS = [f"2020-01-{day:02}" for day in range(1, 11)]
 
 
-@pytest.fixture
-def stack(installation: Installation) -> Installation:
-    installation.start("backfill-planner")
-    installation.apply(daily(max_active_runs=1))
-    return installation
+@pytest.fixture(scope="module")
+def costly(servers: Servers) -> Iterator[Installation]:
+    """A stack whose runs take half a core-hour each, and three seconds."""
+    with shared_stack(servers, INSTANT_CORE_SECONDS="1800", INSTANT_SECONDS="3") as made:
+        yield made
 
 
-def request(stack: Installation, **budget: Any) -> str:
-    return stack.request("p", DAYS[0], DAYS[-1], budget=budget)
+def request(stack: Installation, pipeline: str, **budget: Any) -> str:
+    stack.apply(daily(pipeline, max_active_runs=1))
+    return stack.request(pipeline, DAYS[0], DAYS[-1], budget=budget)
 
 
-def resume(stack: Installation, id: str, **budget: Any) -> Event:
-    command = BackfillResumeRequested(budget=Budget.model_validate(budget) if budget else None)
-    return stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, command))
-
-
-def events(stack: Installation, type: str) -> list[dict[str, Any]]:
+def events(stack: Installation, id: str, type: str) -> list[dict[str, Any]]:
     stack.wait_published()
-    return [event.body for event in stack.events(Topic.BACKFILL_EVENTS, progress=True) if event.body["type"] == type]
+    bodies = [event.body for event in stack.events(Topic.BACKFILL_EVENTS, progress=True) if event.key == id]
+    return [body for body in bodies if body["type"] == type]
 
 
 def quiet(stack: Installation, id: str) -> None:
@@ -46,44 +44,15 @@ def quiet(stack: Installation, id: str) -> None:
     until(lambda: not stack.query("SELECT id FROM attempt WHERE slot IS NOT NULL AND backfill_id = %s", id), "quiet")
 
 
-@pytest.mark.long
-def test_failed_runs_pause_a_backfill_once_until_it_gets_a_larger_budget(stack: Installation) -> None:
-    id = request(stack, failed_runs=2)
-    stack.start("instant-starter", INSTANT_FAIL=",".join(DAYS), INSTANT_SECONDS="0.3")
-    stack.wait_state(id, "paused")
-    quiet(stack, id)
-    (paused,) = events(stack, "BackfillPaused")
-    # Those that were live may have failed too.
-    assert paused["cause"] == "budget"
-    assert re.fullmatch(r"[2-9] runs failed, of at most 2 \(failed_runs\)", paused["message"])
-    failed = stack.runs_by_state(id)["failed"]
-    # The run in progress came to its end.
-    assert 2 <= failed <= 3
-    for refused in (resume(stack, id), resume(stack, id, failed_runs=2)):
-        assert refused.body["type"] == "BackfillCommandRejected"
-        assert "its budget is used up: " in refused.body["message"]
-    assert stack.runs_by_state(id)["failed"] == failed
-    assert resume(stack, id, failed_runs=6).body["type"] == "BackfillResumed"
-    stack.wait_state(id, "paused")
-    quiet(stack, id)
-    assert len(events(stack, "BackfillPaused")) == 2
-    assert 6 <= stack.runs_by_state(id)["failed"] <= 7
-    assert resume(stack, id, failed_runs=100).body["type"] == "BackfillResumed"
-    assert stack.wait_state(id, "failed", "succeeded") == "failed"
-    assert len(events(stack, "BackfillPaused")) == 2
-
-
-def test_core_hours_are_summed_announced_and_limited(stack: Installation) -> None:
-    """A run takes half a core-hour, and three seconds."""
-    id = request(stack, core_hours=1.0)
-    stack.start("instant-starter", INSTANT_CORE_SECONDS="1800", INSTANT_SECONDS="3")
-    stack.wait_state(id, "paused")
-    quiet(stack, id)
-    (paused,) = events(stack, "BackfillPaused")
+def test_core_hours_are_summed_announced_and_limited(costly: Installation) -> None:
+    id = request(costly, "hours", core_hours=1.0)
+    costly.wait_state(id, "paused")
+    quiet(costly, id)
+    (paused,) = events(costly, id, "BackfillPaused")
     assert paused["cause"] == "budget"
     assert paused["message"].endswith("of at most 1 (core_hours)")
-    assert stack.value("SELECT sum(core_seconds) FROM attempt WHERE backfill_id = %s", id) >= 3600
-    progress = events(stack, "BackfillProgress")
+    assert costly.value("SELECT sum(core_seconds) FROM attempt WHERE backfill_id = %s", id) >= 3600
+    progress = events(costly, id, "BackfillProgress")
     assert [each["sequence"] for each in progress] == list(range(1, len(progress) + 1))
     assert progress[-1]["cost"]["core_seconds"] >= 3600
     times = [datetime.fromisoformat(each["at"]) for each in progress]
@@ -95,23 +64,21 @@ def test_core_hours_are_summed_announced_and_limited(stack: Installation) -> Non
     assert with_end
 
 
-def test_a_moment_pauses_a_backfill(stack: Installation) -> None:
-    now = stack.value("SELECT clock_timestamp()")
-    id = request(stack, until=(now + timedelta(seconds=4)).isoformat())
-    stack.start("instant-starter", INSTANT_SECONDS="1")
-    stack.wait_state(id, "paused", seconds=90)
-    (paused,) = events(stack, "BackfillPaused")
+def test_a_moment_pauses_a_backfill(costly: Installation) -> None:
+    now = costly.value("SELECT clock_timestamp()")
+    id = request(costly, "moment", until=(now + timedelta(seconds=4)).isoformat())
+    costly.wait_state(id, "paused", seconds=90)
+    (paused,) = events(costly, id, "BackfillPaused")
     assert paused["message"].endswith("(until)")
-    late = stack.request("p", "2021-01-01", "2021-01-02", budget={"until": now.isoformat()})
-    rejected = stack.outcome(late).body
+    late = costly.request("moment", "2021-01-01", "2021-01-02", budget={"until": now.isoformat()})
+    rejected = costly.outcome(late).body
     assert (rejected["type"], rejected["reason"]) == ("BackfillRejected", "budget_past")
 
 
-def test_a_backfill_without_a_real_end_can_be_shown_and_cancelled(stack: Installation) -> None:
+def test_a_backfill_without_a_real_end_can_be_shown_and_cancelled(costly: Installation) -> None:
     # In UTC, that is in a year that Python does not know.
-    id = request(stack, until="9999-12-31T23:59:59-05:00")
-    assert stack.outcome(id).body["type"] == "BackfillPlanned"
-    stack.start("instant-starter", INSTANT_SECONDS="600")
-    until(lambda: stack.runs_by_state(id).get("running") == 1, "it runs")
-    assert stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())).body["type"]
-    assert stack.wait_state(id, "cancelled")
+    id = request(costly, "endless", until="9999-12-31T23:59:59-05:00")
+    assert costly.outcome(id).body["type"] == "BackfillPlanned"
+    until(lambda: costly.runs_by_state(id).get("running") == 1, "it runs")
+    assert costly.wait_answer(costly.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())).body["type"]
+    assert costly.wait_state(id, "cancelled")

@@ -23,14 +23,14 @@ def test_a_runner_that_dies_in_the_middle(
     hold = threading.Event()
     once = callbacks.add("webhook", receiver.answer("/once", Answer(hold=hold)), options={"at_most_once": True})
     again = callbacks.add("webhook", receiver.answer("/died", Answer(hold=hold), Answer(200)), pipeline="q")
-    runner = installation.start("callback-runner", **modules, RETROFILL_CRASH_POINT="callback:called")
-    until(lambda: receiver.got("/once") and receiver.got("/died"), "both are called")
+    runner = installation.start("callback-runner", modules, RETROFILL_CRASH_POINT="callback:called")
+    until(lambda: bool(receiver.got("/once") and receiver.got("/died")), "both are called")
     # The runner is killed at the end of the third call: the message was published, but no result
     # recorded.
     sent = callbacks.add("topic", topic, pipeline="r")
     runner.process.wait(30)
     assert {callbacks.row(id)["state"] for id in (once, again, sent)} == {"running"}
-    installation.start("callback-runner", **modules)
+    installation.start("callback-runner", modules)
     row = callbacks.ended(once, "failed")
     assert (row["attempts"], row["runners_lost"]) == (1, 1)
     (event,) = callbacks.events(once)
@@ -55,13 +55,13 @@ def test_a_runner_that_is_stopped_in_the_middle(
     answers = (Answer(hold=hold), Answer(200))
     once = callbacks.add("webhook", receiver.answer("/stop-once", *answers), options={"at_most_once": True})
     again = callbacks.add("webhook", receiver.answer("/stop", *answers), pipeline="q")
-    runner = installation.start("callback-runner", **modules)
-    until(lambda: receiver.got("/stop-once") and receiver.got("/stop"), "both are called")
+    runner = installation.start("callback-runner", modules)
+    until(lambda: bool(receiver.got("/stop-once") and receiver.got("/stop")), "both are called")
     runner.stop()
     row = callbacks.row(once)
     assert (row["state"], row["last_error"], row["runners_lost"]) == ("failed", "the callback-runner was stopped", 0)
     assert callbacks.row(again)["state"] == "pending"
-    installation.start("callback-runner", **modules)
+    installation.start("callback-runner", modules)
     callbacks.ended(again, "succeeded")
     (event,) = callbacks.events(once)
     assert event.body["uncertain"] is True

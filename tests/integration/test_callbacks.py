@@ -68,7 +68,7 @@ def test_one_that_cannot_be_called_stops_no_other_of_its_shard(
     lost = "UPDATE callback SET state = 'running', token = deadline_id, attempts = 1, lease_until = clock_timestamp()"
     installation.query(f"{lost} WHERE deadline_id = ANY(%s) RETURNING deadline_id", bad[::2])
     good = add_good()
-    runner = installation.start("callback-runner", **modules)
+    runner = installation.start("callback-runner", modules)
     until(lambda: runner.said().count("callback_set_aside") == len(bad), "all that are bad are set aside")
     for id in good + add_good():
         callbacks.ended(id, "succeeded")

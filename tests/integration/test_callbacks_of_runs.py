@@ -15,7 +15,7 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.receiver import Answer, Receiver
 from tests.support.servers import Servers
-from tests.support.terminal import cli
+from tests.support.terminal import cli, point_at
 
 from retrofill_core.contract.backfills import BackfillCancelRequested
 from retrofill_core.contract.deadlines import CallbackRequested
@@ -31,7 +31,7 @@ def stack(servers: Servers, modules: dict[str, str]) -> Iterator[Installation]:
     made = servers.installation()
     for service in ("backfill-planner", "deadline-watcher"):
         made.start(service, wait=False)
-    made.start("callback-runner", wait=False, **modules)
+    made.start("callback-runner", modules, wait=False)
     made.start("instant-starter", RETROFILL_DRIVER_SLOTS="8", INSTANT_FAIL=",".join(BAD_DAYS))
     yield made
     made.close()
@@ -188,8 +188,7 @@ def test_one_that_fails_says_what_it_is_about_and_can_be_replayed(
         if e.key == str(row["deadline_id"]) and e.body["type"] == "CallbackFailed"
     )
     assert (event["occasion"], event["backfill_id"]) == ("backfill_succeeded", id)
-    for variable, value in stack.environment().items():
-        monkeypatch.setenv(variable, value)
+    point_at(stack, monkeypatch)
     (shown,) = cli("callbacks", "list", "--state", "failed", "--pipeline", "down", "--json").document
     assert (shown["occasion"], shown["backfill_id"], shown["alert"]) == ("backfill_succeeded", id, None)
     text = cli("callbacks", "show", str(row["deadline_id"])).out
@@ -206,7 +205,7 @@ def test_a_deadline_has_the_same_bodies(stack: Installation, receiver: Receiver,
     late = alert("late", "BACKFILL_REQUESTED_AT", -1, fire_if_past=True, fire_on_failure=True, callback=target)
     stack.apply(daily(f"late-{service}", deadlines=[late]))
     stack.request(f"late-{service}", "2019-01-01", "2019-01-01")
-    until(lambda: receiver.got(f"/late-{service}"), "the call")
+    until(lambda: bool(receiver.got(f"/late-{service}")), "the call")
     (request,) = receiver.got(f"/late-{service}")
     assert problems(service, request.json) == []
     assert f"late-{service}: deadline late missed" in request.body.decode()

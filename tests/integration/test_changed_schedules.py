@@ -6,13 +6,16 @@ The planner is real. Runs end by SQL where nothing depends on how they end.
 from __future__ import annotations
 
 import shlex
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.definitions import daily
 from tests.support.installation import Installation
-from tests.support.terminal import Cli, cli
+from tests.support.servers import Servers
+from tests.support.terminal import Cli, cli, point_at
 
 from retrofill_core.contract.backfills import BackfillRequested, BackfillUndoRequested
 from retrofill_core.contract.base import Message
@@ -29,10 +32,25 @@ def only(run): ...
 """
 
 
+@pytest.fixture(scope="module")
+def shared(servers: Servers) -> Iterator[Installation]:
+    made = servers.installation()
+    made.start("backfill-planner")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def planner(shared: Installation, monkeypatch: pytest.MonkeyPatch) -> Installation:
+    """A planner of all tests that use a pipeline of their own. The command line works on it."""
+    point_at(shared, monkeypatch)
+    return shared
+
+
 @pytest.fixture
 def stack(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Installation:
-    for name, value in installation.environment().items():
-        monkeypatch.setenv(name, value)
+    """A planner of one test's own."""
+    point_at(installation, monkeypatch)
     installation.start("backfill-planner")
     return installation
 
@@ -41,9 +59,11 @@ def answered(stack: Installation, id: str, message: Message) -> dict[str, Any]:
     return stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, message)).body
 
 
-def ended(stack: Installation, id: str, first: str, last: str, state: str = "succeeded", **more: Any) -> None:
+def ended(
+    stack: Installation, id: str, first: str, last: str, state: str = "succeeded", *, pipeline: str = "p", **more: Any
+) -> None:
     """A backfill whose runs ended in this state."""
-    stack.request("p", first, last, id=id, **more)
+    stack.request(pipeline, first, last, id=id, **more)
     assert stack.outcome(id).body["type"] == "BackfillPlanned", stack.outcome(id).body
     with stack.session() as conn:
         conn.execute("UPDATE retrofill.run SET state = %s, finished_at = now() WHERE backfill_id = %s", (state, id))
@@ -109,52 +129,55 @@ def test_done_is_what_succeeded_runs_cover_whole(stack: Installation, cli: Cli) 
     ],
 )
 def test_a_retry_is_of_the_same_intervals_or_says_what_to_request(
-    stack: Installation, cli: Cli, before: dict[str, str], now: dict[str, str], runs: int
+    planner: Installation, cli: Cli, before: dict[str, Any], now: dict[str, Any], runs: int
 ) -> None:
     week = before.get("schedule") == "@weekly"
     first, last = ("2024-01-28", "2024-01-28") if week else ("2024-01-02", "2024-01-04")
-    stack.apply(daily(**before))
-    ended(stack, "b1", first, last, "cancelled" if "timezone" in now else "failed")
-    stack.apply(daily(**now))
-    answer = cli("backfill", "retry", "b1")
+    name = f"p{uuid.uuid4().hex}"
+    planner.apply(daily(name, **before))
+    ended(planner, f"{name}-1", first, last, "cancelled" if "timezone" in now else "failed", pipeline=name)
+    planner.apply(daily(name, **now))
+    answer = cli("backfill", "retry", f"{name}-1")
     if now == {"schedule": "0 0 * * *"}:
-        assert (answer.status, answer.out.count("3 runs of p")) == (0, 1)
+        assert (answer.status, answer.out.count(f"3 runs of {name}")) == (0, 1)
         return
     assert (answer.status, answer.err.count("\n")) == (1, 1)
     assert "request the intervals that it has there" in answer.err
     command = shlex.split(answer.err.split("'")[1])
     assert command[:3] == ["retrofill", "backfill", "create"]
-    planned = cli(*command[1:], "--id", "b2", "--json").document
+    planned = cli(*command[1:], "--id", f"{name}-2", "--json").document
     assert planned["runs"] == runs
-    with stack.session() as conn:
+    with planner.session() as conn:
         left = conn.execute(
-            "SELECT range_agg(tstzrange(interval_start, interval_end)) FILTER (WHERE backfill_id = 'b1')"
-            " <@ range_agg(tstzrange(interval_start, interval_end)) FILTER (WHERE backfill_id = 'b2') FROM retrofill.run"
+            "SELECT range_agg(tstzrange(interval_start, interval_end)) FILTER (WHERE backfill_id = %s)"
+            " <@ range_agg(tstzrange(interval_start, interval_end)) FILTER (WHERE backfill_id = %s) FROM retrofill.run",
+            [f"{name}-1", f"{name}-2"],
         ).fetchone()
     assert left == (True,), "all that was not done is requested"
 
 
-def test_a_retry_leaves_out_what_hours_have_done_since(stack: Installation, cli: Cli) -> None:
-    stack.apply(daily())
-    ended(stack, "b1", "2024-01-01", "2024-01-03", "failed")
-    stack.apply(daily(schedule="@hourly"))
-    ended(stack, "hours", "2024-01-01", "2024-01-02")
-    ended(stack, "some", "2024-01-03T00:00:00Z", "2024-01-03T22:00:00Z")
-    stack.apply(daily())
-    again = cli("backfill", "retry", "b1", "--json").document
+def test_a_retry_leaves_out_what_hours_have_done_since(planner: Installation, cli: Cli) -> None:
+    planner.apply(daily("since"))
+    ended(planner, "failed", "2024-01-01", "2024-01-03", "failed", pipeline="since")
+    planner.apply(daily("since", schedule="@hourly"))
+    ended(planner, "hours-since", "2024-01-01", "2024-01-02", pipeline="since")
+    ended(planner, "some-since", "2024-01-03T00:00:00Z", "2024-01-03T22:00:00Z", pipeline="since")
+    planner.apply(daily("since"))
+    again = cli("backfill", "retry", "failed", "--json").document
     assert (again["runs"], again["range_start"], again["partly_done"]) == (1, "2024-01-03T00:00:00Z", 1)
 
 
-def test_the_schedule_may_change_after_the_request_was_made(stack: Installation) -> None:
-    stack.apply(daily(schedule="@hourly"))
-    given = {"pipeline": "p", "intervals": ["2024-01-01T00:00:00Z"], "interval_ends": ["2024-01-02T00:00:00Z"]}
-    answer = answered(stack, "late", BackfillRequested.model_validate(given))
+def test_the_schedule_may_change_after_the_request_was_made(planner: Installation) -> None:
+    planner.apply(daily("changes", schedule="@hourly"))
+    given = {"pipeline": "changes", "intervals": ["2024-01-01T00:00:00Z"], "interval_ends": ["2024-01-02T00:00:00Z"]}
+    answer = answered(planner, "late", BackfillRequested.model_validate(given))
     assert (answer["reason"], "--from 2024-01-01 --to 2024-01-01" in answer["message"]) == ("schedule_changed", True)
     given["interval_ends"] = ["2024-01-01T01:00:00Z"]
-    assert answered(stack, "in time", BackfillRequested.model_validate(given))["runs"] == 1
+    assert answered(planner, "in time", BackfillRequested.model_validate(given))["runs"] == 1
 
 
-def test_apply_says_what_another_schedule_means(stack: Installation, cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("planner")
+def test_apply_says_what_another_schedule_means(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "pipelines.py"
 
     def apply(schedule: str, zone: str = "UTC") -> str:

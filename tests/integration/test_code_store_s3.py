@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.installation import until
@@ -111,7 +112,7 @@ def test_a_missing_object_is_named(s3: S3) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"key": "AKIAOTHER"}, {"secret": f"{SECRET}-other"}])
-def test_a_wrong_login_is_told_at_once_and_not_shown(s3: S3, archive: Archive, wrong: dict[str, str]) -> None:
+def test_a_wrong_login_is_told_at_once_and_not_shown(s3: S3, archive: Archive, wrong: dict[str, Any]) -> None:
     store = opened(s3.environment(**wrong))
     for ask in (lambda: store.put(archive), lambda: store.get(archive.sha256)):
         with pytest.raises((CodeStoreFails, CodeUnavailable)) as raised:

@@ -19,6 +19,7 @@ __all__ = ["stack"]
 def test_a_miss_is_told_completely_and_its_recovery_with_how_late_it_was(stack: Installation) -> None:
     stack.apply(
         daily(
+            "told",
             max_active_runs=2,
             deadlines=[
                 alert("soon", "RUN_STARTED_AT", 1),
@@ -27,17 +28,17 @@ def test_a_miss_is_told_completely_and_its_recovery_with_how_late_it_was(stack: 
             ],
         )
     )
-    id = stack.request("p", "2020-01-01", "2020-01-03", run_backwards=True)
+    id = stack.request("told", "2020-01-01", "2020-01-03", run_backwards=True)
     run = run_of(stack, id, "2020-01-03")
     other = run_of(stack, id, "2020-01-02")
-    until(lambda: len(fields(stack)) == 4, "both alerts of both runs")
+    until(lambda: len(fields(stack, pipeline="told")) == 4, "both alerts of both runs")
     report(stack, run, "succeeded")
     back = stack.wait_event(
         Topic.DEADLINE_MISSED,
-        lambda e: e.body["type"] == "DeadlineRecovered" and e.body["alert"] == "soon",
+        lambda e: (e.body["type"], e.body["alert"], e.body["pipeline"]) == ("DeadlineRecovered", "soon", "told"),
         "the recovery",
     )
-    (miss,) = [e for e in fields(stack) if e.body["alert"] == "soon" and e.body["run_id"] == run["id"]]
+    (miss,) = [e for e in fields(stack, pipeline="told") if e.body["alert"] == "soon" and e.body["run_id"] == run["id"]]
     finished_at = stack.value("SELECT finished_at FROM run WHERE id = %s", run["id"])
     due_at = run["started_at"] + timedelta(seconds=1)
     assert miss.key == back.key == str(miss.body["deadline_id"])
@@ -46,7 +47,7 @@ def test_a_miss_is_told_completely_and_its_recovery_with_how_late_it_was(stack: 
         "version": 1,
         "alert": "soon",
         "scope": "run",
-        "pipeline": "p",
+        "pipeline": "told",
         "backfill_id": id,
         "run_id": run["id"],
         "interval_start": "2020-01-03T00:00:00Z",
@@ -64,10 +65,10 @@ def test_a_miss_is_told_completely_and_its_recovery_with_how_late_it_was(stack: 
     assert back.body["late_seconds"] == pytest.approx((finished_at - due_at).total_seconds())
     report(stack, other, "failed")
     until(lambda: "void" in stack.runs_by_state(id) or stack.runs_by_state(id).get("failed") == 1, "the other failed")
-    until(lambda: states(stack)["far"].count("met") == 1, "the far one of the good run is met")
+    until(lambda: states(stack, "told")["far"].count("met") == 1, "the far one of the good run is met")
     # It fires on failure, but not before it is due.
     assert stack.value("SELECT state FROM deadline WHERE run_id = %s AND alert = 'far'", other["id"]) == "armed"
-    recovered = fields(stack, "DeadlineRecovered")
+    recovered = fields(stack, "DeadlineRecovered", pipeline="told")
     assert sorted((e.body["alert"], e.body["run_id"]) for e in recovered) == [
         ("soon", run["id"]),
         ("warning", run["id"]),
@@ -79,22 +80,26 @@ def test_what_ended_otherwise_before_the_moment_is_void_and_one_that_fires_on_fa
 ) -> None:
     stack.apply(
         daily(
+            "otherwise",
             deadlines=[
                 alert("let-off", "RUN_STARTED_AT", 2),
                 alert("fires", "RUN_STARTED_AT", 2, fire_on_failure=True),
                 alert("past", "RUN_QUEUED_AT", -5, fire_if_past=True),
-            ]
+            ],
         )
     )
-    id = stack.request("p", "2020-01-01", "2020-01-01")
+    id = stack.request("otherwise", "2020-01-01", "2020-01-01")
     run = run_of(stack, id, "2020-01-01")
     report(stack, run, "failed")
-    until(lambda: states(stack) == {"let-off": ["void"], "fires": ["missed"], "past": ["missed"]}, "all are decided")
+    until(
+        lambda: states(stack, "otherwise") == {"let-off": ["void"], "fires": ["missed"], "past": ["missed"]},
+        "all are decided",
+    )
     assert stack.value("SELECT reason FROM deadline WHERE alert = 'let-off'") == "the run failed before the moment"
-    (fired,) = [e for e in fields(stack) if e.body["alert"] == "fires"]
+    (fired,) = [e for e in fields(stack, pipeline="otherwise") if e.body["alert"] == "fires"]
     assert moment(fired.body["detected_at"]) >= moment(fired.body["due_at"])
     assert fired.body["run_state"] == "failed"
-    assert not fields(stack, "DeadlineRecovered")
+    assert not fields(stack, "DeadlineRecovered", pipeline="otherwise")
 
 
 def test_what_became_due_while_nobody_watched_is_told_first_to_last_and_once(installation: Installation) -> None:
@@ -120,43 +125,9 @@ def test_what_became_due_while_nobody_watched_is_told_first_to_last_and_once(ins
         assert moments == sorted(moments)
 
 
-def test_one_that_cannot_be_decided_stops_no_other_of_its_shard(installation: Installation) -> None:
-    installation.start("backfill-planner")
-    installation.apply(daily(deadlines=[alert("soon", "RUN_QUEUED_AT", 2)]))
-    id = installation.request("p", "2020-01-01", "2020-01-20")
-    installation.outcome(id)
-    with installation.session() as owner:
-        # A reference that no release writes, in one deadline of each shard.
-        owner.execute(
-            "UPDATE deadline SET reference = 'NONSENSE' WHERE id IN (SELECT min(id) FROM deadline GROUP BY shard)"
-        )
-        owner.commit()
-    bad = {row["id"] for row in installation.query("SELECT id FROM deadline WHERE reference = 'NONSENSE'")}
-    watcher = installation.start("deadline-watcher")
-    until(lambda: len(fields(installation)) == 20 - len(bad), "all others are told")
-    armed = {row["id"] for row in installation.query("SELECT id FROM deadline WHERE state = 'armed'")}
-    assert armed == bad
-    assert watcher.said().count("deadline_set_aside") == len(bad)
-
-
-def test_a_run_that_was_locked_when_it_had_ended_is_come_back_to(installation: Installation) -> None:
-    installation.start("backfill-planner", wait=False)
-    installation.start("instant-starter", wait=False, RETROFILL_DRIVER_SLOTS="1")
-    installation.apply(daily(deadlines=[alert("far", "RUN_QUEUED_AT", 86_400)]))
-    id = installation.request("p", "2020-01-01", "2020-01-01")
-    installation.wait_state(id, "succeeded")
-    (row,) = installation.query("SELECT id, run_id FROM deadline")
-    until(lambda: bool(installation.events(Topic.DEADLINES)), "the watcher has something to read")
-    with installation.session() as other:
-        other.execute("SELECT 1 FROM run WHERE id = %s FOR NO KEY UPDATE", [row["run_id"]])
-        installation.start("deadline-watcher")
-        read = "SELECT sum(next_offset) FROM deadline_watcher_shard_offset"
-        until(lambda: (installation.value(read) or 0) > 0, "the watcher has read that the run ended")
-        assert states(installation) == {"far": ["armed"]}
-    until(lambda: states(installation) == {"far": ["met"]}, "the deadline is met, a day before its moment")
-
-
-def test_what_a_former_owner_meant_to_come_back_to_is_decided_by_the_next(installation: Installation) -> None:
+def test_a_run_that_was_locked_when_it_had_ended_is_come_back_to_by_its_owner_or_the_next(
+    installation: Installation,
+) -> None:
     installation.start("backfill-planner", wait=False)
     installation.start("instant-starter", wait=False, RETROFILL_DRIVER_SLOTS="1")
     installation.apply(
@@ -169,9 +140,15 @@ def test_what_a_former_owner_meant_to_come_back_to_is_decided_by_the_next(instal
         )
     )
     installation.wait_state(installation.request("p", "2020-01-01", "2020-01-01"), "succeeded")
-    watcher = installation.start("deadline-watcher")
+    until(lambda: bool(installation.events(Topic.DEADLINES)), "the watcher has something to read")
     everything = {"far": ["met"], "whole": ["met"], "failed": ["met"]}
-    until(lambda: states(installation) == everything, "all are met")
+    with installation.session() as other:
+        other.execute("SELECT 1 FROM run FOR NO KEY UPDATE")
+        watcher = installation.start("deadline-watcher")
+        read = "SELECT sum(next_offset) FROM deadline_watcher_shard_offset"
+        until(lambda: (installation.value(read) or 0) > 0, "the watcher has read that the run ended")
+        assert states(installation)["far"] == ["armed"]
+    until(lambda: states(installation) == everything, "all are met, a day before their moments")
     watcher.stop()
     # All messages are consumed, so the next owner learns of these deadlines from the rows only.
     installation.query("UPDATE deadline SET state = 'armed', decided_at = NULL RETURNING 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from tests.integration.deadline_events import fields, moment, report, run_of, stack, states
@@ -11,7 +12,6 @@ from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.tiers import some
 
 from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import Topic
 
 __all__ = ["stack"]
 
@@ -20,6 +20,7 @@ def test_each_reference_is_the_moment_that_it_names(stack: Installation) -> None
     fixed = datetime.now(UTC) + timedelta(days=2)
     stack.apply(
         daily(
+            "each",
             deadlines=[
                 alert("queued", "RUN_QUEUED_AT", 600),
                 alert("started", "RUN_STARTED_AT", 700),
@@ -29,17 +30,17 @@ def test_each_reference_is_the_moment_that_it_names(stack: Installation) -> None
                 alert("average", "AVERAGE_RUNTIME", 0, last_n=3, min_runs=2),
                 alert("task", "TASK_STARTED_AT", 800, task="only"),
                 alert("all", "BACKFILL_REQUESTED_AT", 900),
-            ]
+            ],
         )
     )
     finish_by = datetime.now(UTC) + timedelta(hours=1)
-    id = stack.request("p", "2020-01-01", "2020-01-01", finish_by=finish_by.isoformat())
+    id = stack.request("each", "2020-01-01", "2020-01-01", finish_by=finish_by.isoformat())
     run = run_of(stack, id, "2020-01-01")
     report(stack, run, "running", task="only")
-    until(lambda: "task" in states(stack), "the task's deadline")
-    rows = {row["alert"]: row for row in stack.query("SELECT * FROM deadline")}
+    until(lambda: "task" in states(stack, "each"), "the task's deadline")
+    rows = {row["alert"]: row for row in stack.query("SELECT * FROM deadline WHERE pipeline = 'each'")}
     day = datetime(2020, 1, 1, tzinfo=UTC)
-    task_started = stack.value("SELECT started_at FROM task_run")
+    task_started = stack.value("SELECT started_at FROM task_run WHERE run_id = %s", run["id"])
     expected = {
         "queued": run["queued_at"] + timedelta(seconds=600),
         "started": run["started_at"] + timedelta(seconds=700),
@@ -47,7 +48,7 @@ def test_each_reference_is_the_moment_that_it_names(stack: Installation) -> None
         "logical-far": day + timedelta(seconds=2_000_000_000),
         "fixed": fixed - timedelta(hours=1),
         "task": task_started + timedelta(seconds=800),
-        "all": stack.value("SELECT requested_at FROM backfill") + timedelta(seconds=900),
+        "all": stack.value("SELECT requested_at FROM backfill WHERE id = %s", id) + timedelta(seconds=900),
         "finish_by": finish_by,
     }
     assert {name: rows[name]["due_at"] for name in expected} == expected
@@ -65,6 +66,7 @@ def test_each_reference_is_the_moment_that_it_names(stack: Installation) -> None
 def test_a_task_has_its_own_moment_and_a_later_attempt_arms_nothing_anew(stack: Installation) -> None:
     stack.apply(
         daily(
+            "tasks",
             tasks=("a", "b"),
             deadlines=[
                 alert("a-slow", "TASK_STARTED_AT", 3600, task="a"),
@@ -73,27 +75,32 @@ def test_a_task_has_its_own_moment_and_a_later_attempt_arms_nothing_anew(stack: 
             ],
         )
     )
-    id = stack.request("p", "2020-01-01", "2020-01-01")
+
+    def armed() -> list[dict[str, Any]]:
+        return stack.query("SELECT alert, id, due_at FROM deadline WHERE pipeline = 'tasks' ORDER BY id")
+
+    id = stack.request("tasks", "2020-01-01", "2020-01-01")
     run = run_of(stack, id, "2020-01-01")
     report(stack, run, "running", task="a")
     report(stack, run, "lost")
-    until(lambda: stack.value("SELECT attempt FROM run") == 2, "the second attempt")
-    first = stack.query("SELECT alert, id, due_at FROM deadline ORDER BY id")
+    until(lambda: stack.value("SELECT attempt FROM run WHERE id = %s", run["id"]) == 2, "the second attempt")
+    first = armed()
     assert {row["alert"] for row in first} == {"a-slow", "run-slow"}
     again = run_of(stack, id, "2020-01-01")
     report(stack, again, "running", task="a")
     report(stack, again, "succeeded", task="a")
     report(stack, again, "running", task="b")
-    until(lambda: states(stack).get("b-slow") == ["missed"], "b is late")
-    assert states(stack)["a-slow"] == ["met"]
-    assert stack.query("SELECT alert, id, due_at FROM deadline ORDER BY id")[: len(first)] == first
-    (miss,) = fields(stack)
+    until(lambda: states(stack, "tasks").get("b-slow") == ["missed"], "b is late")
+    assert states(stack, "tasks")["a-slow"] == ["met"]
+    assert armed()[: len(first)] == first
+    (miss,) = fields(stack, pipeline="tasks")
     assert (miss.body["scope"], miss.body["task"], miss.body["run_state"]) == ("task", "b", "running")
     assert miss.body["run_attempt"] == 2
     report(stack, again, "succeeded", task="b")
-    back = stack.wait_event(Topic.DEADLINE_MISSED, lambda e: e.body["type"] == "DeadlineRecovered", "b is done")
+    until(lambda: len(fields(stack, "DeadlineRecovered", pipeline="tasks")) == 1, "b is done")
+    (back,) = fields(stack, "DeadlineRecovered", pipeline="tasks")
     assert (back.body["scope"], back.body["task"]) == ("task", "b")
-    assert stack.value("SELECT state FROM run") == "running"
+    assert stack.value("SELECT state FROM run WHERE id = %s", run["id"]) == "running"
 
 
 def test_the_average_counts_only_once_there_are_enough_successes(installation: Installation) -> None:
@@ -114,22 +121,22 @@ def test_the_average_counts_only_once_there_are_enough_successes(installation: I
 
 
 def test_a_whole_backfill_may_be_late(stack: Installation) -> None:
-    stack.apply(daily(max_active_runs=1, deadlines=[alert("all", "BACKFILL_REQUESTED_AT", 1.5)]))
-    past = stack.request("p", "2020-01-01", "2020-01-02", finish_by="2020-02-01T00:00:00+00:00")
+    stack.apply(daily("whole", max_active_runs=1, deadlines=[alert("all", "BACKFILL_REQUESTED_AT", 1.5)]))
+    past = stack.request("whole", "2020-01-01", "2020-01-02", finish_by="2020-02-01T00:00:00+00:00")
     refused = stack.outcome(past).body
     assert (refused["type"], refused["reason"]) == ("BackfillRejected", "finish_by_past")
     soon = (datetime.now(UTC) + timedelta(seconds=1.5)).isoformat()
-    id = stack.request("p", "2020-01-01", "2020-01-02", finish_by=soon)
+    id = stack.request("whole", "2020-01-01", "2020-01-02", finish_by=soon)
     report(stack, run_of(stack, id, "2020-01-01"), "succeeded")
-    until(lambda: len(fields(stack)) == 2, "both are missed")
-    for miss in fields(stack):
+    until(lambda: len(fields(stack, pipeline="whole")) == 2, "both are missed")
+    for miss in fields(stack, pipeline="whole"):
         assert (miss.body["scope"], miss.body["run_state"], miss.body["runs"]) == ("backfill", "running", 2)
         assert miss.body["runs_done"] in (0, 1)
         assert "run_id" not in miss.body
     report(stack, run_of(stack, id, "2020-01-02"), "succeeded")
-    until(lambda: len(fields(stack, "DeadlineRecovered")) == 2, "both recover")
-    assert {e.body["alert"] for e in fields(stack, "DeadlineRecovered")} == {"all", "finish_by"}
-    assert states(stack) == {"all": ["missed"], "finish_by": ["missed"]}
+    until(lambda: len(fields(stack, "DeadlineRecovered", pipeline="whole")) == 2, "both recover")
+    assert {e.body["alert"] for e in fields(stack, "DeadlineRecovered", pipeline="whole")} == {"all", "finish_by"}
+    assert states(stack, "whole") == {"all": ["missed"], "finish_by": ["missed"]}
 
 
 @pytest.mark.parametrize("seconds", some([3600, -3600], 3600))
@@ -146,14 +153,14 @@ def test_only_the_databases_clock_counts(installation: Installation, seconds: in
 
 
 def test_an_edit_of_the_pipeline_changes_later_runs_only(stack: Installation) -> None:
-    stack.apply(daily(max_active_runs=1, deadlines=[alert("old", "RUN_STARTED_AT", 3600)]))
-    id = stack.request("p", "2020-01-01", "2020-01-02")
+    stack.apply(daily("edited", max_active_runs=1, deadlines=[alert("old", "RUN_STARTED_AT", 3600)]))
+    id = stack.request("edited", "2020-01-01", "2020-01-02")
     run = run_of(stack, id, "2020-01-01")
-    stack.apply(daily(max_active_runs=1, deadlines=[alert("new", "RUN_STARTED_AT", 3600)]))
+    stack.apply(daily("edited", max_active_runs=1, deadlines=[alert("new", "RUN_STARTED_AT", 3600)]))
     report(stack, run, "succeeded")
     run_of(stack, id, "2020-01-02")
-    assert states(stack).keys() == {"old"}
-    later = stack.request("p", "2020-02-01", "2020-02-01")
+    assert states(stack, "edited").keys() == {"old"}
+    later = stack.request("edited", "2020-02-01", "2020-02-01")
     report(stack, run_of(stack, id, "2020-01-02"), "succeeded")
     run_of(stack, later, "2020-02-01")
     assert stack.query("SELECT DISTINCT alert FROM deadline WHERE backfill_id = %s", later) == [{"alert": "new"}]

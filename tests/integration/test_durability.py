@@ -62,7 +62,12 @@ def flushes_held(pid: int, log: Path) -> Iterator[Callable[[], int]]:
 
 def is_acknowledged_only_after_the_flush(act: Callable[[], None], flushes: Callable[[], int]) -> None:
     acknowledged = threading.Event()
-    acting = threading.Thread(target=lambda: (act(), acknowledged.set()), daemon=True)
+
+    def work() -> None:
+        act()
+        acknowledged.set()
+
+    acting = threading.Thread(target=work, daemon=True)
     acting.start()
     until(lambda: flushes() > 0 or acknowledged.is_set(), "the server flushes")
     assert not acknowledged.is_set(), "acknowledged before a flush began"

@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 from tests.support import helm
 from tests.support.helm_cases import CASES, FOREIGN, FULL, ROOT, every_case, every_pod, rendered
-from tests.support.manifests import COMPONENT, of_kind, pods, selects
+from tests.support.manifests import COMPONENT, Manifest, of_kind, pods, selects
 
 from retrofill_core.contract.topics import SERVICES
 
@@ -159,7 +159,7 @@ def test_selectors_match_just_the_pods_that_are_meant(case: str) -> None:
 
 # Allowed egress ports besides DNS (53) and Postgres: Kafka, Spark, webhooks, the run-starters' for logs,
 # and those that a case adds.
-MAY_CALL = {
+MAY_CALL: dict[str, dict[str, set[int | str]]] = {
     "least": {"run-starter": {15002}, "callback-runner": {443}, "": {9093, 9094}},
     "hook": {"run-starter": {15002}, "callback-runner": {443}, "": {9093, 9094}},
     "all": {
@@ -176,7 +176,7 @@ MAY_CALL = {
 def test_a_pod_may_call_only_what_it_needs(case: str) -> None:
     policies = of_kind(rendered(case), "NetworkPolicy").values()
     for component, pod in pods(rendered(case)).items():
-        own = [each["spec"] for each in policies if selects(each["spec"]["podSelector"], pod.labels)]
+        own: list[Manifest] = [each["spec"] for each in policies if selects(each["spec"]["podSelector"], pod.labels)]
         assert any(set(spec["policyTypes"]) == {"Ingress", "Egress"} for spec in own)
         ports: set[Any] = set()
         for spec in own:

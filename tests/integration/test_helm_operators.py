@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -159,6 +160,12 @@ def rights_of(user: Manifest) -> set[tuple[str, str, str, str]]:
 STRIMZI = {"TRANSACTIONAL_ID": "transactionalId", "PREFIXED": "prefix"}
 
 
+def strimzi(value: object) -> str:
+    """Strimzi's word for a member of one of the Kafka client's enumerations."""
+    assert isinstance(value, Enum)
+    return STRIMZI.get(value.name, value.name.lower())
+
+
 def test_strimzi_gives_each_user_the_rights_that_init_would() -> None:
     users = of_kind(rendered("all"), "KafkaUser")
     settings = settings_of("all", callback_topics=["theirs"], openlineage_topic="lineage")
@@ -167,12 +174,7 @@ def test_strimzi_gives_each_user_the_rights_that_init_would() -> None:
     for who, row in rows.items():
         user = settings.kafka_user(who)
         assert rights_of(users[user]) == {
-            (
-                STRIMZI.get(acl.restype.name, acl.restype.name.lower()),
-                acl.name,
-                STRIMZI.get(acl.resource_pattern_type.name, acl.resource_pattern_type.name.lower()),
-                acl.operation.name.capitalize(),
-            )
+            (strimzi(acl.restype), acl.name, strimzi(acl.resource_pattern_type), strimzi(acl.operation).capitalize())
             for acl in access.acls(row, user)
         }
     assert rights_of(users[settings.kafka_user("init")]) == {
@@ -211,7 +213,7 @@ def foreign(rights: set[tuple[str, str, str, str]]) -> set[str]:
 
 
 def test_a_service_whose_own_topics_are_none_may_write_none_of_those_for_all() -> None:
-    none = {"callback-runner": {"settings": {"CALLBACK_TOPICS": []}}}
+    none: dict[str, Any] = {"callback-runner": {"settings": {"CALLBACK_TOPICS": []}}}
     values = {"settings": {"CALLBACK_TOPICS": ["theirs"]}, "services": none}
     user = of_kind(helm.render({**ALL, **values}), "KafkaUser")[OWN["callback-runner"]]
     assert foreign(rights_of(user)) == set()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.definitions import daily
 from tests.support.installation import Installation
-from tests.support.terminal import Cli, cli
+from tests.support.terminal import Cli, cli, point_at
 
 __all__ = ["cli"]
 DAY = "2020-01-02"
@@ -16,8 +16,7 @@ DAY = "2020-01-02"
 def test_each_processing_of_an_interval_is_listed_with_what_it_published(
     installation: Installation, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in installation.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(installation, monkeypatch)
     installation.start("backfill-planner")
     installation.start("instant-starter", INSTANT_OUT=str(tmp_path))
     installation.apply(daily())

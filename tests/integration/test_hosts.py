@@ -9,25 +9,20 @@ from tests.support.definitions import daily
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.light import apply_trivial
 from tests.support.replica import Replica
-from tests.support.terminal import Cli, cli
+from tests.support.stacks import stack
+from tests.support.terminal import Cli, cli, point_at
 
 from retrofill_core.contract.partitioning import partition_of
 
-__all__ = ["cli"]
+__all__ = ["cli", "stack"]
 # A backfill's attempts, and where.
 HOSTS = "SELECT host, count(*) AS n FROM attempt WHERE {} GROUP BY host"
 LIVE = HOSTS.format("slot IS NOT NULL AND began_at IS NOT NULL")
 
 
-@pytest.fixture
-def stack(installation: Installation) -> Installation:
-    installation.start("backfill-planner")
-    return installation
-
-
 def starters(stack: Installation, count: int, **environment: str) -> list[Replica]:
     """So many run-starters with two seats each, which all are warm, and which all own shards."""
-    made = [stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="2", **environment) for _ in range(count)]
+    made = [stack.start("instant-starter", environment, RETROFILL_DRIVER_SLOTS="2") for _ in range(count)]
     until(lambda: stack.value("SELECT count(*) FROM seat WHERE warm") == 2 * count, "their seats are warm")
     owners = "SELECT count(DISTINCT owner) FROM run_starter_shard"
     until(lambda: stack.value(owners) == count, "they share the shards")
@@ -55,18 +50,6 @@ def test_one_backfill_uses_the_drivers_of_all_replicas(stack: Installation) -> N
     assert stack.value("SELECT count(*) FROM seat WHERE attempt_id IS NOT NULL AND acknowledged_at IS NOT NULL") == 6
 
 
-@pytest.mark.long
-def test_a_seat_that_becomes_free_anywhere_is_used_again(stack: Installation) -> None:
-    stack.apply(daily(max_active_runs=4))
-    starters(stack, 2, INSTANT_SECONDS="0.1")
-    id = stack.request("p", "2020-01-01", "2020-02-29")
-    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    done = {row["host"]: row["n"] for row in stack.query(HOSTS.format("outcome = 'done'"))}
-    assert sum(done.values()) == 60
-    assert min(done.values()) > 10
-    until(lambda: stack.value("SELECT count(*) FROM seat WHERE warm AND attempt_id IS NULL") == 4, "all are free")
-
-
 def test_a_replica_whose_drivers_cannot_start_gets_nothing_and_says_why(
     stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,8 +59,7 @@ def test_a_replica_whose_drivers_cannot_start_gets_nothing_and_says_why(
     apply_trivial(stack, "p", limit=4)
     id = stack.request("p", "2020-01-01", "2020-01-12", id=id_of(broken, stack))
     until(lambda: stack.runs_by_state(id) == {"queued": 12}, "it is planned")
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
     assert "no driver is ready: run-starter-" in cli("backfill", "show", id).out
     stack.start("light-starter", RETROFILL_DRIVER_SLOTS="2")
     assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
@@ -137,20 +119,3 @@ def test_a_seat_that_a_release_without_seats_left_taken_is_freed(stack: Installa
     assert stack.query(taken) == [{"no": 2}]
     free = "SELECT count(*) FROM seat WHERE attempt_id IS NULL AND warm"
     until(lambda: stack.value(free) == 2, "it is free and warm again")
-
-
-@pytest.mark.long
-def test_a_backfill_of_another_shard_gets_the_next_seat(stack: Installation) -> None:
-    """Although the owner of the first one could fill each freed seat in the same transaction."""
-    stack.apply(daily(max_active_runs=4))
-    stack.apply(daily("other", max_active_runs=4))
-    first, other = starters(stack, 2, INSTANT_SECONDS="0.3")
-    long = stack.request("p", "2020-01-01", "2020-12-31", id=id_of(first, stack))
-    until(lambda: stack.runs_by_state(long).get("running") == 4, "it has all seats")
-    short = stack.request("other", "2020-01-01", "2020-01-08", id=id_of(other, stack))
-    assert stack.wait_state(short, "succeeded", "failed") == "succeeded"
-    # Both had drivers all the time.
-    assert stack.runs_by_state(long).get("queued", 0) > 200
-    waited = "SELECT extract(epoch FROM min(started_at) - min(queued_at)) FROM run WHERE backfill_id = %s"
-    assert stack.value(waited, short) < 5
-    assert stack.value("SELECT count(*) FROM run WHERE lost_attempts > 0") == 0

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from tests.support.installation import Installation
+from tests.support.servers import Servers
 
 from retrofill_core.bus.clients import admin
 from retrofill_core.contract.topics import PLANNER, SERVICES
+from retrofill_core.store.engine import make_engine
+from retrofill_core.store.tables import metadata
+
+
+@pytest.fixture(scope="module")
+def installation(servers: Servers) -> Iterator[Installation]:
+    """One for all tests: what is refused changes nothing."""
+    made = servers.installation()
+    yield made
+    made.close()
 
 
 def init(environment: dict[str, str], before: str = "") -> subprocess.CompletedProcess[str]:
@@ -75,15 +91,15 @@ def test_init_refuses_a_login_whose_stopped_process_would_hold_its_locks(install
 
 
 def test_a_service_does_not_start_with_such_a_login(installation: Installation) -> None:
-    refused = installation.start(PLANNER.name, wait=False, **without_limits(installation))
+    refused = installation.start(PLANNER.name, without_limits(installation), wait=False)
     assert refused.process.wait(60) == 1
     assert "this Postgres session has no transaction_timeout, lock_timeout, " in refused.said()
 
 
-@pytest.mark.parametrize("service", sorted(SERVICES))
-def test_one_login_for_all_gets_the_limits_of_the_services(installation: Installation, service: str) -> None:
+def test_one_login_for_all_gets_the_limits_of_the_services(installation: Installation) -> None:
     """The owner's role has none of its own, and a service that lacks them would not get ready."""
-    installation.start(service, RETROFILL_POSTGRES_SERVICE_DSNS="{}")
+    for service in SERVICES:
+        installation.start(service, RETROFILL_POSTGRES_SERVICE_DSNS="{}").stop()
 
 
 @pytest.mark.parametrize(
@@ -94,12 +110,35 @@ def test_init_says_which_settings_of_a_topic_differ(
     installation: Installation, topic: str, setting: str, value: str, status: int
 ) -> None:
     name = f"{installation.settings.topic_prefix}{topic}"
-    client = admin(installation.settings, "test")
-    entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-    client.incremental_alter_configs([resource])[resource].result(20)
+    change(installation, name, setting, value)
     done = init(installation.environment())
     assert done.returncode == status
     assert done.stderr.startswith(f"retrofill: topic {name} has {setting}={value}: ")
-    assert f"--entity-name {name} --add-config {setting}=" in done.stderr
+    advice = re.search(rf"--entity-name {name} --add-config {setting}=(\w+)", done.stderr)
+    assert advice is not None
     assert done.stderr.count("\n") == 1
+    change(installation, name, setting, advice[1])
+
+
+def change(installation: Installation, topic: str, setting: str, value: str) -> None:
+    """Change a setting of a topic, as an operator would."""
+    entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    client = admin(installation.settings, "test")
+    client.incremental_alter_configs([resource])[resource].result(20)
+
+
+def test_the_schema_is_what_the_migrations_make(installation: Installation) -> None:
+    engine = make_engine(installation.settings.dsn_of("owner"), "test")
+    with engine.connect() as conn:
+        context = MigrationContext.configure(
+            conn,
+            opts={
+                "include_schemas": True,
+                "include_name": lambda name, kind, _: kind != "schema" or name == "retrofill",
+                "compare_server_default": False,
+            },
+        )
+        differences = [d for d in compare_metadata(context, metadata) if "alembic_version" not in repr(d)]
+    engine.dispose()
+    assert differences == []

@@ -41,6 +41,7 @@ class Shell:
 
 def one(pattern: str) -> str:
     """The page's only command that matches."""
+    found: str
     (found,) = [command for command in COMMANDS if re.search(pattern, command, re.DOTALL)]
     return found
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import ResourceType, ScramMechanism
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.admin._scram import ScramMechanism
 from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
 from tests.integration.test_relay_refusals import emit, ready, values
@@ -158,21 +159,22 @@ def readable(settings: Settings, topics: Collection[str]) -> set[str]:
     consumer = reader(settings, f"{groups[0].removeprefix(settings.topic_prefix)}-test")
     open_ends = consumer.list_topics(timeout=SECONDS).topics.keys() & set(topics)
     consumer.assign([TopicPartition(topic, 0, 0) for topic in open_ends])
-    found = set()
+    found: set[str] = set()
     while open_ends:
         message = consumer.poll(SECONDS)
         assert message is not None, f"no answer for {open_ends}"
-        error = message.error()
+        error, topic = message.error(), message.topic()
         if error is None or error.retriable():
             continue
+        assert topic is not None
         if error.code() == KafkaError._PARTITION_EOF:
-            found.add(message.topic())
+            found.add(topic)
         else:
             assert _is_refusal(error)
             if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 # Without any group rights, the group is denied before the topic.
                 continue
-        open_ends -= {message.topic()}
+        open_ends -= {topic}
     consumer.close()
     return found
 
@@ -241,6 +243,7 @@ def test_each_user_can_log_in_by_both_mechanisms(guarded: Servers, house: Instal
     users = [settings.kafka_user(who) for who in WHO]
     client = admin(settings, "test")
     described = client.describe_user_scram_credentials(users, request_timeout=SECONDS)
+    assert isinstance(described, dict)
     both = {ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512}
     for user in users:
         assert {each.mechanism for each in described[user].result().scram_credential_infos} == both, user

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.cimpl import NewTopic
 from tests.integration.driver.world import Recorder
 from tests.support import tls
 from tests.support.definitions import daily

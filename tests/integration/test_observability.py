@@ -126,7 +126,7 @@ def test_a_service_is_healthy_and_ready(busy: tuple[Installation, dict[str, Repl
 def test_one_that_is_cut_off_from_postgres_is_alive_but_not_ready(installation: Installation) -> None:
     dsn = installation.settings.dsn_of("deadline-watcher")
     parts = conninfo_to_dict(dsn)
-    with Proxy((str(parts["host"]), int(parts["port"]))) as proxy:
+    with Proxy((str(parts["host"]), int(str(parts["port"])))) as proxy:
         dsns = {"deadline-watcher": make_conninfo(dsn, port=proxy.port)}
         watcher = installation.start("deadline-watcher", RETROFILL_POSTGRES_SERVICE_DSNS=json.dumps(dsns))
         until(lambda: get(installation, watcher, "/readyz")[0] == 200, "it is ready")

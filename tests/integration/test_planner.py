@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import uuid
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 
 import pytest
-from tests.support.definitions import alert, daily
+from tests.support.definitions import alert, daily, key_on
+from tests.support.events import Event
 from tests.support.installation import PARTITIONS, Installation, until
+from tests.support.servers import Servers
 
 from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
@@ -21,12 +22,15 @@ from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.topics import Topic
 
 
-@pytest.fixture
-def planner(installation: Installation) -> Installation:
-    """An installation with one planner and a daily pipeline."""
-    installation.start("backfill-planner", RETROFILL_MAX_PLAN_RUNS="2000")
-    installation.apply(daily())
-    return installation
+@pytest.fixture(scope="module")
+def planner(servers: Servers) -> Iterator[Installation]:
+    """An installation with one planner, and pipelines of most tests' own."""
+    made = servers.installation()
+    made.start("backfill-planner", RETROFILL_MAX_PLAN_RUNS="2000")
+    for name in ("p", "known", "followed", "removed", "traced"):
+        made.apply(daily(name))
+    yield made
+    made.close()
 
 
 def test_a_request_becomes_all_its_rows_and_one_event(planner: Installation) -> None:
@@ -39,34 +43,10 @@ def test_a_request_becomes_all_its_rows_and_one_event(planner: Installation) -> 
     assert len([e for e in planner.events(Topic.BACKFILL_EVENTS) if e.key == id]) == 1
 
 
-def test_five_requests_at_once_have_one_winner(planner: Installation) -> None:
-    planner.start("backfill-planner", RETROFILL_MAX_PLAN_RUNS="2000")
-    ids = [f"race-{uuid.uuid4().hex}" for _ in range(5)]
-    with ThreadPoolExecutor(5) as threads:
-        list(threads.map(lambda id: planner.request("p", "2020-01-01", "2022-12-31", id=id), ids))
-    answers = [planner.outcome(id).body for id in ids]
-    (winner,) = [a for a in answers if a["type"] == "BackfillPlanned"]
-    losers = [a for a in answers if a["type"] == "BackfillRejected"]
-    assert len(losers) == 4
-    assert {a["conflicting_backfill_id"] for a in losers} == {winner["backfill_id"]}
-    assert planner.value("SELECT count(*) FROM run") == 1096
-    assert planner.value("SELECT count(*) FROM backfill") == 1
-
-
-def test_the_same_request_five_times_has_one_outcome(planner: Installation) -> None:
-    body = BackfillRequested.model_validate({"pipeline": "p", "from": "2020-01-01", "to": "2020-01-03"})
-    ids = [planner.publish(Topic.BACKFILL_REQUESTS, "same", body, partition=p) for p in (0, 1, 2, 3, 0)]
-    answers = [planner.wait_answer(ce_id) for ce_id in ids]
-    assert {a.body["type"] for a in answers} == {"BackfillPlanned"}
-    assert planner.value("SELECT count(*) FROM run") == 3
-    # The reply is on the key's home partition, wherever the request was published.
-    assert {a.partition for a in answers} == {partition_of("same", PARTITIONS)}
-
-
 def test_another_body_under_a_known_id_is_a_dead_letter(planner: Installation) -> None:
-    planner.request("p", "2020-01-01", "2020-01-03", id="known")
+    planner.request("known", "2020-01-01", "2020-01-03", id="known")
     planner.outcome("known")
-    planner.request("p", "2021-01-01", "2021-01-03", id="known")
+    planner.request("known", "2021-01-01", "2021-01-03", id="known")
     letter = planner.wait_event(Topic.DEAD_LETTERS, lambda e: e.key == "known", "a dead letter")
     assert "another body" in letter.headers["retrofill_reason"]
 
@@ -82,11 +62,12 @@ def test_another_body_under_a_known_id_is_a_dead_letter(planner: Installation) -
     ],
 )
 def test_what_cannot_be_planned_is_rejected(planner: Installation, body: dict[str, str], reason: str) -> None:
-    ce_id = planner.publish(Topic.BACKFILL_REQUESTS, f"r-{reason}", BackfillRequested.model_validate(body))
+    id = f"r-{reason}"
+    ce_id = planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillRequested.model_validate(body))
     answer = planner.wait_answer(ce_id)
     assert answer.body["type"] == "BackfillRejected"
     assert answer.body["reason"] == reason
-    assert planner.value("SELECT count(*) FROM backfill") == 0
+    assert planner.value("SELECT count(*) FROM backfill WHERE id = %s", id) == 0
 
 
 def test_apply_and_then_request_works_whatever_the_order_of_reading(planner: Installation) -> None:
@@ -98,9 +79,10 @@ def test_apply_and_then_request_works_whatever_the_order_of_reading(planner: Ins
 
 
 def test_a_message_made_by_hand_gets_an_id_and_an_answer(planner: Installation) -> None:
-    body = {"type": "BackfillRequested", "pipeline": "p", "from": "2020-02-01", "to": "2020-02-02"}
+    body = {"type": "BackfillRequested", "pipeline": "p", "from": "2019-02-01", "to": "2019-02-02"}
     planner.publish(Topic.BACKFILL_REQUESTS, None, json.dumps(body).encode())
-    answer = planner.wait_event(Topic.BACKFILL_EVENTS, lambda e: e.body["type"] == "BackfillPlanned", "an answer")
+    mine = "2019-02-01T00:00:00Z"
+    answer = planner.wait_event(Topic.BACKFILL_EVENTS, lambda e: e.body.get("range_start") == mine, "an answer")
     assert answer.body["runs"] == 2
     assert "in_reply_to" in answer.body  # republished under the new id, with a ce_id
 
@@ -116,16 +98,20 @@ def test_poison_stops_nothing(planner: Installation) -> None:
     }
     for value in bad:
         planner.publish(Topic.BACKFILL_REQUESTS, "poison", value)
-    planner.request("p", "2020-01-01", "2020-01-02", id="poison")
+    planner.request("p", "2018-01-01", "2018-01-02", id="poison")
     assert planner.outcome("poison").body["type"] == "BackfillPlanned"
-    until(lambda: len(planner.events(Topic.DEAD_LETTERS)) == len(bad), "all dead letters")
-    for letter in planner.events(Topic.DEAD_LETTERS):
+
+    def letters() -> list[Event]:
+        return [letter for letter in planner.events(Topic.DEAD_LETTERS) if letter.key == "poison"]
+
+    until(lambda: len(letters()) == len(bad), "all dead letters")
+    for letter in letters():
         assert bad[letter.value] in letter.headers["retrofill_reason"]
         assert letter.headers["retrofill_origin_topic"] == Topic.BACKFILL_REQUESTS
 
 
 def test_commands_are_followed_once_and_answered_again(planner: Installation) -> None:
-    id = planner.request("p", "2020-01-01", "2020-01-03")
+    id = planner.request("followed", "2020-01-01", "2020-01-03")
     planner.outcome(id)
     pause = planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillPauseRequested())
     assert planner.wait_answer(pause).body["type"] == "BackfillPaused"
@@ -154,10 +140,17 @@ def test_a_pipeline_applied_on_another_partition_is_applied_once(planner: Instal
     assert len(answers) == 1
 
 
+def test_a_misplaced_message_is_handled_by_its_owner(planner: Installation) -> None:
+    body = BackfillRequested.model_validate({"pipeline": "p", "from": "2017-01-01", "to": "2017-01-02"})
+    ce_id = planner.publish(Topic.BACKFILL_REQUESTS, key_on(2), body, partition=1)
+    assert planner.wait_answer(ce_id).body["type"] == "BackfillPlanned"
+    assert planner.value("SELECT shard FROM backfill WHERE id = %s", key_on(2)) == 2
+
+
 def test_a_removed_pipeline_is_unknown(planner: Installation) -> None:
-    planner.publish(Topic.PIPELINES, "p", None)
+    planner.publish(Topic.PIPELINES, "removed", None)
     planner.wait_event(Topic.PIPELINE_EVENTS, lambda e: e.body["type"] == "PipelineRemoved", "the removal")
-    id = planner.request("p", "2020-01-01", "2020-01-02")
+    id = planner.request("removed", "2020-01-01", "2020-01-02")
     assert planner.outcome(id).body["reason"] == "unknown_pipeline"
 
 
@@ -173,10 +166,48 @@ def test_deadlines_of_the_queued_time_are_armed_with_the_runs(planner: Installat
 
 def test_the_trace_of_a_request_goes_with_its_answer_and_to_its_runs(planner: Installation) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    planner.apply(daily())
-    request = BackfillRequested.model_validate({"pipeline": "p", "from": "2020-01-01", "to": "2020-01-02"})
+    request = BackfillRequested.model_validate({"pipeline": "traced", "from": "2020-01-01", "to": "2020-01-02"})
     planner.publish(Topic.BACKFILL_REQUESTS, "traced", request, headers={"traceparent": trace})
     assert planner.outcome("traced").headers["traceparent"] == trace
-    assert planner.value("SELECT traceparent FROM backfill") == trace
+    assert planner.value("SELECT traceparent FROM backfill WHERE id = 'traced'") == trace
     planner.publish(Topic.BACKFILL_REQUESTS, "nonsense", request, headers={"traceparent": "nonsense"})
     assert "traceparent" not in planner.outcome("nonsense").headers
+
+
+# dates
+
+
+def request_dates(planner: Installation, pipeline: str, *dates: str) -> Event:
+    id = f"{pipeline}-{'-'.join(each[-2:] for each in dates)}"
+    body = {"pipeline": pipeline, "intervals": dates}
+    planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillRequested.model_validate(body))
+    return planner.outcome(id)
+
+
+def test_backfills_whose_dates_interleave_are_active_together(planner: Installation) -> None:
+    planner.apply(daily("dates"))
+    first = request_dates(planner, "dates", "2020-01-01", "2020-01-05", "2020-01-03")
+    assert (first.body["type"], first.body["runs"]) == ("BackfillPlanned", 3)
+    assert (first.body["range_start"], first.body["range_end"]) == ("2020-01-01T00:00:00Z", "2020-01-06T00:00:00Z")
+    assert request_dates(planner, "dates", "2020-01-02", "2020-01-04").body["type"] == "BackfillPlanned"
+    loser = request_dates(planner, "dates", "2020-01-06", "2020-01-04").body
+    assert (loser["reason"], loser["conflicting_backfill_id"]) == ("overlap", "dates-02-04")
+    whole = planner.outcome(planner.request("dates", "2020-01-05", "2020-01-09")).body
+    assert (whole["reason"], whole["conflicting_backfill_id"]) == ("overlap", first.key)
+    assert planner.outcome(planner.request("dates", "2020-01-06", "2020-01-09")).body["type"] == "BackfillPlanned"
+
+
+def test_the_constraint_refuses_an_overlap_that_no_planner_saw(planner: Installation) -> None:
+    """With ranges, parts, and ranges that fill the gaps between parts."""
+    planner.apply(daily("unseen"))
+    known = request_dates(planner, "unseen", "2020-01-01", "2020-01-03").key
+    copy = (
+        "INSERT INTO backfill SELECT (jsonb_populate_record(b, jsonb_build_object('id', %s::text, 'covers', %s::text,"
+        " 'covers_parts', %s::text))).* FROM backfill AS b WHERE id = %s RETURNING id"
+    )
+    gap, day = "[2020-01-02T00:00:00Z,2020-01-03T00:00:00Z)", "[2020-01-03T00:00:00Z,2020-01-04T00:00:00Z)"
+    with pytest.raises(Exception, match="backfill_no_overlap"):
+        planner.query(copy, "one", day, None, known)
+    with pytest.raises(Exception, match="backfill_no_overlap"):
+        planner.query(copy, "one", "[2019-01-01T00:00:00Z,2021-01-01T00:00:00Z)", f"{{{gap},{day}}}", known)
+    assert planner.query(copy, "one", gap, None, known) == [{"id": "one"}]

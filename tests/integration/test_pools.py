@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -13,11 +12,11 @@ from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.loading import definition_of, load_pipelines
 from tests.support.replica import Replica
-from tests.support.terminal import Cli, cli
+from tests.support.shown import everything
+from tests.support.stacks import stack
+from tests.support.terminal import Cli, cli, point_at
 
-from retrofill_core.contract.topics import Topic
-
-__all__ = ["cli"]
+__all__ = ["cli", "stack"]
 CANARY = "hunter2-canary"
 OF_FILE, OF_HOST = f"{CANARY}-of-file", f"{CANARY}-of-host"
 # By the pool of its definition: which hosts got attempts, and of which pool those were.
@@ -45,16 +44,9 @@ def only(run):
 
 
 @pytest.fixture
-def stack(installation: Installation) -> Installation:
-    installation.start("backfill-planner")
-    return installation
-
-
-@pytest.fixture
 def here(stack: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line works on the installation."""
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
 
 
 def pools_file(stack: Installation, text: str) -> str:
@@ -67,7 +59,7 @@ def starter(stack: Installation, file: str, serves: str, **more: str) -> Replica
     """A run-starter with two seats of each pool that it serves."""
     settings = {"RETROFILL_POOLS_FILE": file, "RETROFILL_SERVES": serves, "RETROFILL_DRIVER_SLOTS": "2"}
     before = stack.value("SELECT count(*) FROM seat WHERE warm")
-    made = stack.start("light-starter", **settings, **more)
+    made = stack.start("light-starter", {**settings, **more})
     there = before + 2 * len(serves.split(","))
     until(lambda: stack.value("SELECT count(*) FROM seat WHERE warm") == there, "its seats are warm", made.said)
     return made
@@ -165,15 +157,3 @@ def test_a_secret_of_a_pool_is_in_no_topic_table_log_or_command_line(stack: Inst
     logs = "".join(text for place, text in shown.items() if "/attempts/" in place)
     assert logs.count("printed *** ***") == 2
     assert "cannot log in with *** and ***" in shown["run"]
-
-
-def everything(stack: Installation) -> dict[str, str]:
-    """All logs, topics and tables as text."""
-    home = stack.settings.home
-    found: dict[str, str] = {str(log): log.read_text(errors="replace") for log in home.rglob("*.log*")}
-    for topic in Topic:
-        found[topic] = "".join(f"{e.key} {e.value!r} {e.headers}" for e in stack.events(topic))
-    tables: list[Any] = stack.query("SELECT tablename AS name FROM pg_tables WHERE schemaname = 'retrofill'")
-    for table in (row["name"] for row in tables):
-        found[table] = str(stack.query(f"SELECT t::text AS row FROM {table} AS t"))
-    return found

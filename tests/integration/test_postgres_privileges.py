@@ -114,7 +114,7 @@ def test_a_role_changes_what_is_its_own_and_nothing_else(installation: Installat
 @pytest.mark.parametrize("who", [*SERVICES, "reader"])
 def test_a_role_makes_nothing_and_becomes_nobody_else(installation: Installation, who: str) -> None:
     with psycopg.connect(installation.settings.dsn_of(who)) as conn:
-        limits = [conn.execute(f"SHOW {name}").fetchone() for name in ("transaction_timeout", IDLE)]  # type: ignore[arg-type]
+        limits = [conn.execute(f"SHOW {name}".encode()).fetchone() for name in ("transaction_timeout", IDLE)]
         assert limits == [("2min",), ("5s",)]
         for statement in (
             "CREATE TABLE retrofill.mine (x int)",

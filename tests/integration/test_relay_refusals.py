@@ -10,7 +10,9 @@ import urllib.error
 import urllib.request
 
 import psycopg
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 from psycopg.types.json import Jsonb
 from tests.support.installation import Installation, until

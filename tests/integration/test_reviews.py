@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tests.support.definitions import alert, daily
 from tests.support.events import Event
 from tests.support.installation import Installation, until
-from tests.support.terminal import Cli, cli
+from tests.support.stacks import days, written_by
+from tests.support.terminal import Cli, cli, point_at
 from tests.support.tiers import some
 
 from retrofill_core.contract.backfills import (
@@ -36,7 +36,7 @@ def stack(installation: Installation, tmp_path: Path) -> Installation:
 
 
 def starter(stack: Installation, out: Path, **more: str) -> None:
-    stack.start("instant-starter", INSTANT_OUT=str(out), RETROFILL_LEASE_SECONDS="3", **more)
+    stack.start("instant-starter", more, INSTANT_OUT=str(out), RETROFILL_LEASE_SECONDS="3")
 
 
 def review(stack: Installation, id: str = "r", last: str = "2020-01-04", **more: object) -> str:
@@ -48,24 +48,15 @@ def command(stack: Installation, id: str, message: Message) -> Event:
     return stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, message))
 
 
-def days(out: Path) -> Mapping[str, str]:
-    """What a reader sees, by day."""
-    return {path.parent.name: path.read_text() for path in sorted(out.glob("day=*/part-*"))}
-
-
-def written_by(stack: Installation, *ids: str) -> Mapping[str, str]:
-    """What the days look like once these backfills are published, one after the other."""
-    rows = [
-        row
-        for id in ids
-        for row in stack.query("SELECT id, interval_start FROM run WHERE backfill_id = %s ORDER BY id", id)
-    ]
-    return {f"day={row['interval_start']:%Y-%m-%d}": f"run {row['id']}" for row in rows}
-
-
 def test_nothing_is_published_before_the_review_and_all_of_it_once_after(stack: Installation, tmp_path: Path) -> None:
+    """Deadlines count the moment of staging."""
+    stack.start("deadline-watcher")
+    slow = [alert("run", "RUN_QUEUED_AT", 3600.0), alert("whole", "BACKFILL_REQUESTED_AT", 3600.0)]
+    stack.apply(daily(max_active_runs=4, batch_size=2, deadlines=slow))
     id = review(stack)
     stack.wait_state(id, "in_review")
+    met = "SELECT count(*) FROM deadline WHERE state = 'met'"
+    until(lambda: stack.value(met) == 5, "four runs and their backfill are in time before the review ends")
     assert days(tmp_path) == written_by(stack, "before")
     assert stack.runs_by_state(id) == {"staged": 4}
     assert stack.value("SELECT count(*) FROM attempt WHERE slot IS NOT NULL") == 0
@@ -89,8 +80,11 @@ WISHES = [BackfillDiscardRequested(), BackfillCancelRequested()]
 
 
 @pytest.mark.parametrize("wish", some(WISHES, WISHES[0]), ids=lambda wish: wish.type)
-def test_what_is_discarded_is_never_published(stack: Installation, tmp_path: Path, wish: Message) -> None:
-    id = review(stack)
+def test_what_is_discarded_is_never_published_and_a_retry_of_it_is_reviewed_again(
+    stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, wish: Message
+) -> None:
+    point_at(stack, monkeypatch)
+    id = review(stack, finish_by="2999-01-01T00:00:00Z", budget={"failed_runs": 3})
     stack.wait_state(id, "in_review")
     assert command(stack, id, wish).body["type"] == "BackfillCancelling"
     stack.wait_state(id, "cancelled")
@@ -98,9 +92,12 @@ def test_what_is_discarded_is_never_published(stack: Installation, tmp_path: Pat
     assert days(tmp_path) == written_by(stack, "before")
     assert "nothing to publish" in command(stack, id, BackfillPublishRequested()).body["message"]
     # The intervals are free again.
-    later = stack.request("p", "2020-01-01", "2020-01-04", id="later", reprocess_behavior="completed")
-    stack.wait_state(later, "succeeded")
-    assert days(tmp_path) == written_by(stack, later)
+    again = cli("backfill", "retry", id, "--json").document["backfill_id"]
+    stack.wait_state(again, "in_review")
+    assert days(tmp_path) == written_by(stack, "before")
+    assert cli("backfill", "show", again, "--json").document["budget"] == {"failed_runs": 3}
+    assert cli("backfill", "publish", again, "--watch").status == 0
+    assert days(tmp_path) == written_by(stack, again)
 
 
 def test_a_failed_run_is_retried_in_review_and_reviewed_with_the_others(
@@ -211,19 +208,6 @@ def test_what_ran_after_an_approval_is_reviewed_too(installation: Installation, 
     assert CORRECTION not in days(tmp_path).values()
 
 
-def test_deadlines_count_the_moment_of_staging(stack: Installation, tmp_path: Path) -> None:
-    stack.start("deadline-watcher")
-    slow = [
-        alert("run", "RUN_QUEUED_AT", 3600.0),
-        alert("whole", "BACKFILL_REQUESTED_AT", 3600.0),
-    ]
-    stack.apply(daily(max_active_runs=4, deadlines=slow))
-    id = review(stack)
-    stack.wait_state(id, "in_review")
-    met = "SELECT count(*) FROM deadline WHERE state = 'met'"
-    until(lambda: stack.value(met) == 5, "four runs and their backfill are in time before the review ends")
-
-
 @pytest.mark.long
 def test_a_planner_that_dies_as_a_review_begins_begins_it_once(installation: Installation, tmp_path: Path) -> None:
     dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT="review:written")
@@ -243,8 +227,7 @@ def test_a_planner_that_dies_as_a_review_begins_begins_it_once(installation: Ins
 
 
 def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
     assert (
         cli(
             *("backfill", "create", "p", "--from", "2020-01-01", "--to", "2020-01-02"),
@@ -269,20 +252,3 @@ def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monk
     assert days(tmp_path)["day=2020-01-02"] == CORRECTION
     assert cli("backfill", "publish", "c", "--force", "--watch").status == 0
     assert days(tmp_path) == written_by(stack, "c")
-
-
-def test_a_retry_of_a_discarded_review_is_reviewed_again(
-    stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
-    id = review(stack, finish_by="2999-01-01T00:00:00Z", budget={"failed_runs": 3})
-    stack.wait_state(id, "in_review")
-    command(stack, id, BackfillDiscardRequested())
-    stack.wait_state(id, "cancelled")
-    again = cli("backfill", "retry", id, "--json").document["backfill_id"]
-    stack.wait_state(again, "in_review")
-    assert days(tmp_path) == written_by(stack, "before")
-    assert cli("backfill", "show", again, "--json").document["budget"] == {"failed_runs": 3}
-    assert cli("backfill", "publish", again, "--watch").status == 0
-    assert days(tmp_path) == written_by(stack, again)

@@ -18,7 +18,7 @@ LIVE = "SELECT count(*) FROM attempt WHERE slot IS NOT NULL"
 def wanted(stack: Installation, condition: str = "true") -> int:
     """What KEDA reads, with the rights that it has."""
     with psycopg.connect(stack.settings.dsn_of("reader")) as conn:
-        (row,) = conn.execute(f"{QUERY} WHERE {condition}").fetchall()  # type: ignore[arg-type]
+        (row,) = conn.execute(f"{QUERY} WHERE {condition}".encode()).fetchall()
         return int(row[0])
 
 

@@ -57,22 +57,18 @@ def test_a_backfill_stays_on_the_code_that_it_was_planned_with(user: User, store
     assert ["code", one[:12]] in [line.split() for line in user.run("backfill", "show", "stays").stdout.splitlines()]
 
 
-def test_an_edit_without_apply_changes_nothing(user: User) -> None:
+def test_an_edit_without_apply_changes_nothing_unless_applied_in_place(user: User) -> None:
     one = user.apply("one")
     (user.folder / "words.py").write_text("TEXT = 'edited'\n")
     user.create("made", 1)
     user.made.wait_state("made", "succeeded")
     assert (user.used("made"), user.wrote("made")) == ([one] * 3, ["one"] * 3)
-
-
-def test_in_place_is_as_it_lies(user: User) -> None:
-    user.apply("one")
     (result,) = user.ask("pipelines", "apply", str(user.folder / "flow.py"), "--in-place")["pipelines"]
     assert (result["changed"], result["code_sha256"]) == (True, None)
-    (user.folder / "words.py").write_text("TEXT = 'edited'\n")
-    user.create("made", 1)
-    user.made.wait_state("made", "succeeded")
-    assert (user.used("made"), user.wrote("made")) == ([None] * 3, ["edited"] * 3)
+    (user.folder / "words.py").write_text("TEXT = 'edited again'\n")
+    user.create("in-place", 2)
+    user.made.wait_state("in-place", "succeeded")
+    assert (user.used("in-place"), user.wrote("in-place")) == ([None] * 3, ["edited again"] * 3)
 
 
 def damage(store: Path, sha256: str) -> str:
@@ -107,22 +103,20 @@ def test_runs_fail_with_one_line_where_their_code_is_not_there(user: User, store
     assert user.wrote("again") == ["one"] * 3
 
 
-def test_a_store_that_cannot_be_written_is_told_before_anything_is_published(user: User, store: Path) -> None:
+def test_what_cannot_be_stored_is_told_before_anything_is_published(
+    installation: Installation, tmp_path: Path, store: Path
+) -> None:
+    """No service is needed for that."""
+    user = User(installation, tmp_path, {"RETROFILL_CODE_STORE": str(store)})
+    file, table = tmp_path / "flow.py", tmp_path / "table.bin"
+    file.write_text(FLOW)
+    table.write_bytes(b"0" * 5000)
     store.write_text("a file")
-    (user.folder / "flow.py").write_text(FLOW)
-    done = user.run("pipelines", "apply", str(user.folder / "flow.py"))
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"retrofill: the code store {store} cannot be written: File exists: set ")
-    assert done.stderr.count("\n") == 1
-    assert user.made.query("SELECT name FROM pipeline") == []
-
-
-def test_too_much_code_is_told_before_anything_is_published(user: User) -> None:
-    (user.folder / "flow.py").write_text(FLOW)
-    (user.folder / "table.bin").write_bytes(b"0" * 5000)
+    unwritable = user.run("pipelines", "apply", str(file))
+    assert unwritable.stderr.startswith(f"retrofill: the code store {store} cannot be written: File exists: set ")
     user.environment["RETROFILL_CODE_MAX_BYTES"] = "5000"
-    done = user.run("pipelines", "apply", str(user.folder / "flow.py"), "--include", str(user.folder / "table.bin"))
-    assert done.returncode == 1
-    assert "more than RETROFILL_CODE_MAX_BYTES (5,000); the largest file is table.bin (5,000)" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert user.made.query("SELECT name FROM pipeline") == []
+    too_much = user.run("pipelines", "apply", str(file), "--include", str(table))
+    assert "more than RETROFILL_CODE_MAX_BYTES (5,000); the largest file is table.bin (5,000)" in too_much.stderr
+    for done in (unwritable, too_much):
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert installation.query("SELECT name FROM pipeline") == []

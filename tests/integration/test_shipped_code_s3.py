@@ -12,8 +12,7 @@ import pytest
 from tests.support.installation import Installation
 from tests.support.s3 import BUCKET, S3, SECRET, s3_server
 from tests.support.shipped import FLOW, User, user_of
-
-from retrofill_core.contract.topics import Topic
+from tests.support.shown import everything
 
 
 @pytest.fixture
@@ -57,16 +56,14 @@ def assert_hidden(user: User) -> None:
     """The secret is in no output, log, topic or table."""
     shown = {"config": user.run("config").stdout}
     assert "RETROFILL_CODE_STORE_OPTIONS=**********" in shown["config"]
-    shown |= {str(log): log.read_text(errors="replace") for log in user.made.settings.home.rglob("*.log*")}
-    for topic in Topic:
-        shown[topic] = "".join(f"{e.key} {e.value!r} {e.headers}" for e in user.made.events(topic))
-    for row in user.made.query("SELECT tablename AS name FROM pg_tables WHERE schemaname = 'retrofill'"):
-        shown[row["name"]] = str(user.made.query(f"SELECT t::text AS row FROM {row['name']} AS t"))  # type: ignore[arg-type]
+    shown |= everything(user.made)
     assert [place for place, text in shown.items() if SECRET in text] == []
 
 
-def test_a_store_that_refuses_is_told_before_anything_is_published(user: User, s3: S3) -> None:
-    user.environment.update(s3.environment(secret=f"{SECRET}-other"))
+def test_a_store_that_refuses_is_told_before_anything_is_published(
+    installation: Installation, tmp_path: Path, s3: S3
+) -> None:
+    user = User(installation, tmp_path, s3.environment(secret=f"{SECRET}-other"))
     (user.folder / "flow.py").write_text(FLOW)
     done = user.run("pipelines", "apply", str(user.folder / "flow.py"))
     assert done.returncode == 1

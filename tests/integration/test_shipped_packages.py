@@ -55,7 +55,9 @@ def test_a_backfill_stays_on_the_packages_that_it_was_planned_with(user: User) -
     assert f"{one[:12]} (Python {sys.version_info[0]}.{sys.version_info[1]})" in shown
     user.create("stays", 1, gate=True)
     user.create("follows", 2, "--latest-code", gate=True)
-    until(lambda: len(user.made.query("SELECT 1 FROM run WHERE state = 'running'")) == 2, "both have begun", 120)
+    until(
+        lambda: len(user.made.query("SELECT 1 FROM run WHERE state = 'running'")) == 2, "both have begun", seconds=120
+    )
     two = apply(user, "greeting==2.0\n")
     assert two != one
     user.create("new", 3)

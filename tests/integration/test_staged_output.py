@@ -11,10 +11,10 @@ import pytest
 from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.replica import Replica
+from tests.support.stacks import days, written_by
 from tests.support.tiers import some
 
 from retrofill.outputs.kept import AREA, KEPT, key_of
-from retrofill_core.contract.backfills import BackfillCancelRequested, RunCancelRequested
 from retrofill_core.contract.topics import Topic
 
 LEASE = {"RETROFILL_LEASE_SECONDS": "3"}
@@ -42,7 +42,7 @@ def stack(installation: Installation) -> Installation:
 
 def starter(stack: Installation, out: Path, **more: str) -> Replica:
     """A run-starter whose drivers stage their output."""
-    return stack.start("instant-starter", INSTANT_OUT=str(out), **LEASE, **more)
+    return stack.start("instant-starter", {**LEASE, **more}, INSTANT_OUT=str(out))
 
 
 def backfill(stack: Installation, first: str, last: str) -> str:
@@ -52,25 +52,14 @@ def backfill(stack: Installation, first: str, last: str) -> str:
     return id
 
 
-def days(out: Path) -> dict[str, str]:
-    """What a reader of the table sees, by day."""
-    return {path.parent.name: path.read_text() for path in sorted(out.glob("day=*/part-*"))}
-
-
-def runs_of(stack: Installation, id: str) -> dict[str, str]:
-    """The expected content of each day of a backfill."""
-    rows = stack.query("SELECT id, interval_start FROM run WHERE backfill_id = %s ORDER BY position", id)
-    return {f"day={row['interval_start']:%Y-%m-%d}": f"run {row['id']}" for row in rows}
-
-
 def test_output_appears_when_its_attempt_was_accepted_and_a_later_run_replaces_it(
     stack: Installation, tmp_path: Path
 ) -> None:
     starter(stack, tmp_path)
     first = backfill(stack, "2020-01-01", "2020-01-06")
-    assert days(tmp_path) == runs_of(stack, first)
+    assert days(tmp_path) == written_by(stack, first)
     again = backfill(stack, "2020-01-03", "2020-01-04")
-    assert days(tmp_path) == runs_of(stack, first) | runs_of(stack, again)
+    assert days(tmp_path) == written_by(stack, first) | written_by(stack, again)
     assert [path.name for path in (tmp_path / AREA).iterdir()] == [KEPT]
     stack.wait_published()
     fields = [e.body for e in stack.events(Topic.RUN_EVENTS) if e.key == first]
@@ -96,10 +85,10 @@ def test_a_driver_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(
     before.stop()
     stopped = starter(stack, tmp_path, RETROFILL_CRASH_POINT=f"{point}:stop")
     id = stack.request("p", "2020-01-01", "2020-01-01", reprocess_behavior="completed")
-    until(lambda: is_stopped(stopped), f"it is stopped at {point}", stopped.said)
+    until(stopped.is_stopped, f"it is stopped at {point}", stopped.said)
     starter(stack, tmp_path)
     assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    assert days(tmp_path) == runs_of(stack, id)
+    assert days(tmp_path) == written_by(stack, id)
     accepted = POINTS.index(point) >= POINTS.index("stage:told")
     (run,) = stack.query("SELECT attempt, publication, accepted_attempt FROM run WHERE backfill_id = %s", id)
     assert (run["attempt"], run["publication"]) == ((1, 1) if accepted else (2, 0))
@@ -109,7 +98,7 @@ def test_a_driver_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(
     assert run["accepted_attempt"] == (first if accepted else second)["id"]
     later = backfill(stack, "2020-01-01", "2020-01-01")
     table = days(tmp_path)
-    assert table == runs_of(stack, later)
+    assert table == written_by(stack, later)
     stopped.thaw()
     # Its last report, after it was refused or has completed its remaining steps.
     until(lambda: is_ignored(stack, "AttemptEnded", first["id"]), "the woken driver ends", stopped.said)
@@ -132,7 +121,7 @@ def test_a_driver_killed_anywhere_after_it_staged_is_not_run_again(
     log = tmp_path / "work.jsonl"
     starter(stack, tmp_path, INSTANT_LOG=str(log))
     assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    assert days(tmp_path) == runs_of(stack, id)
+    assert days(tmp_path) == written_by(stack, id)
     assert not log.exists() or log.read_text() == ""
     (run,) = stack.query("SELECT attempt, publication, lost_attempts FROM run WHERE backfill_id = %s", id)
     assert run == {"attempt": 1, "publication": 1, "lost_attempts": 0}
@@ -150,7 +139,7 @@ def test_of_an_attempt_of_several_runs_only_those_not_accepted_are_run_again(
     log = tmp_path / "work.jsonl"
     starter(stack, tmp_path, INSTANT_LOG=str(log))
     assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    assert days(tmp_path) == runs_of(stack, id)
+    assert days(tmp_path) == written_by(stack, id)
     first = stack.query("SELECT id, runs, outcome FROM attempt WHERE backfill_id = %s ORDER BY id LIMIT 1", id)[0]
     assert (first["runs"], first["outcome"]) == (4, "lost")
     runs = stack.query(
@@ -164,33 +153,6 @@ def test_of_an_attempt_of_several_runs_only_those_not_accepted_are_run_again(
     assert sorted(again) == sorted(run["id"] for run in runs if run not in accepted)
 
 
-@pytest.mark.long
-def test_a_cancel_does_not_take_an_accepted_output_back(stack: Installation, tmp_path: Path) -> None:
-    killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT="publish:exchange")
-    id = stack.request("p", "2020-01-01", "2020-01-02", max_active_runs=1)
-    until(lambda: killed.process.poll() is not None, "it is killed", killed.said)
-    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
-    stack.wait_state(id, "cancelling")
-    starter(stack, tmp_path)
-    assert stack.wait_state(id, "cancelled") == "cancelled"
-    assert stack.runs_by_state(id) == {"succeeded": 1, "cancelled": 1}
-    assert list(days(tmp_path)) == ["day=2020-01-01"]
-
-
-@pytest.mark.long
-def test_an_accepted_run_is_not_cancelled_by_itself_either(stack: Installation, tmp_path: Path) -> None:
-    killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT="publish:exchange")
-    id = stack.request("p", "2020-01-01", "2020-01-02", max_active_runs=1)
-    until(lambda: killed.process.poll() is not None, "it is killed", killed.said)
-    until(lambda: stack.value("SELECT state FROM run WHERE position = 0") == "publishing", "it was accepted")
-    command = RunCancelRequested.model_validate({"intervals": ["2020-01-01"]})
-    answer = stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, command))
-    assert "is publishing: its output was accepted and can no longer be cancelled" in answer.body["message"]
-    starter(stack, tmp_path)
-    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    assert list(days(tmp_path)) == ["day=2020-01-01", "day=2020-01-02"]
-
-
 def test_output_that_was_deleted_before_it_was_published_fails_the_run(stack: Installation, tmp_path: Path) -> None:
     killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT="publish:look")
     id = stack.request("p", "2020-01-01", "2020-01-01")
@@ -201,11 +163,6 @@ def test_output_that_was_deleted_before_it_was_published_fails_the_run(stack: In
     assert stack.wait_state(id, "succeeded", "failed") == "failed"
     (run,) = stack.query("SELECT error FROM run WHERE backfill_id = %s", id)
     assert run["error"]["type"] == "StagedOutputGone"
-
-
-def is_stopped(replica: Replica) -> bool:
-    """Whether the process is stopped, according to /proc."""
-    return Path(f"/proc/{replica.process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
 
 
 def is_ignored(stack: Installation, report: str, attempt_id: int) -> bool:

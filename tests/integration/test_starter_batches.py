@@ -11,22 +11,14 @@ import pytest
 from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.sampling import work_of
+from tests.support.stacks import attempts_of, stack
 from tests.support.tiers import some
 
-from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillPauseRequested
+from retrofill_core.contract.backfills import BackfillPauseRequested
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo
 from retrofill_core.contract.topics import Topic
 
-
-@pytest.fixture
-def stack(installation: Installation) -> Installation:
-    installation.start("backfill-planner")
-    return installation
-
-
-def attempts_of(stack: Installation, id: str) -> list[dict[str, Any]]:
-    """All attempts of a backfill, in the order of their claims."""
-    return stack.query("SELECT * FROM attempt WHERE backfill_id = %s ORDER BY id", id)
+__all__ = ["stack"]
 
 
 def all_over(stack: Installation, id: str) -> list[dict[str, Any]]:
@@ -151,18 +143,6 @@ def test_of_a_driver_that_fell_silent_the_next_run_counts_as_begun(stack: Instal
     ]
     lost = stack.query("SELECT position FROM run WHERE lost_at IS NOT NULL ORDER BY position")
     assert [run["position"] for run in lost] == [0, 1]
-
-
-def test_a_cancel_ends_the_run_that_is_executed_and_those_that_follow(stack: Installation) -> None:
-    stack.apply(daily(max_active_runs=1, batch_size=5))
-    stack.start("instant-starter", INSTANT_SECONDS="3600")
-    id = stack.request("p", "2020-01-01", "2020-01-20")
-    until(lambda: stack.runs_by_state(id).get("running") == 1, "the first one runs")
-    assert stack.runs_by_state(id) == {"running": 1, "starting": 4, "queued": 15}
-    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
-    assert stack.wait_state(id, "cancelled", "failed") == "cancelled"
-    assert stack.runs_by_state(id) == {"cancelled": 20}
-    assert [each["outcome"] for each in attempts_of(stack, id)] == ["cancelled"]
 
 
 def test_a_pause_lets_the_run_that_is_executed_finish_and_queues_those_that_follow(stack: Installation) -> None:

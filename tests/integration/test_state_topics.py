@@ -21,7 +21,7 @@ def replayed(made: Installation, topic: Topic) -> dict[str, dict[str, Any]]:
 def test_states_are_what_the_rows_say(installation: Installation) -> None:
     installation.start("backfill-planner", wait=False)
     failing = {"INSTANT_FAIL": "2020-01-02"}
-    installation.start("instant-starter", **failing)
+    installation.start("instant-starter", failing)
     installation.apply(daily(max_active_runs=2))
     first = installation.request("p", "2020-01-01", "2020-01-04")
     assert installation.wait_state(first, "failed", "succeeded") == "failed"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from tests.support.definitions import alert
@@ -91,7 +92,7 @@ def test_one_report_sends_as_much_as_those_of_a_hundred_runs(empty: Hot) -> None
 
 
 def test_one_failure_sends_as_much_as_a_hundred(empty: Hot) -> None:
-    lists = {"on_run_failed": [{"callback": "page"}, {"callback": "page", "digest_seconds": 0}]}
+    lists: dict[str, Any] = {"on_run_failed": [{"callback": "page"}, {"callback": "page", "digest_seconds": 0}]}
     empty.claimed(waiting(empty.made, 1, 101, limit=101, **lists))
     first, *others = empty.take_launches()
     one, many = empty.reported([first], "failed"), empty.reported(others, "failed")

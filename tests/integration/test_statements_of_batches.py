@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.support.history import waiting
 from tests.support.hot_paths import Hot, about_run, without_definitions
@@ -24,7 +26,7 @@ def empty(installation: Installation) -> Hot:
 
 
 def test_a_size_that_is_chosen_costs_one_statement_for_any_number_of_backfills(empty: Hot) -> None:
-    auto = {"batch_size": MAX_BATCH, "batch_target_seconds": 600.0}
+    auto: dict[str, Any] = {"batch_size": MAX_BATCH, "batch_target_seconds": 600.0}
     fixed = empty.claimed(waiting(empty.made, 1, 20, prefix="fixed-", limit=1))
     one = empty.claimed(waiting(empty.made, 1, 20, prefix="one-", limit=1, **auto))
     ids = waiting(empty.made, 50, 20, prefix="many-", limit=1, **auto)
@@ -58,7 +60,7 @@ def test_a_large_range_is_claimed_and_split_with_as_many_statements_as_a_small_o
 def test_a_large_range_times_out_with_as_many_statements_as_a_small_one(empty: Hot) -> None:
     found = []
     for size in (2, MANY):
-        more = {"batch_size": size, "batch_mode": "range", "run_timeout_seconds": 1.0}
+        more: dict[str, Any] = {"batch_size": size, "batch_mode": "range", "run_timeout_seconds": 1.0}
         ids = waiting(empty.made, 1, 2 * size, prefix=f"of-{size}-", limit=1, **more)
         empty.claimed(ids)
         (launch,) = empty.take_launches()

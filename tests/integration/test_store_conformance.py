@@ -26,7 +26,7 @@ from tests.support.both_stores import (
     put,
     start,
 )
-from tests.support.sessions import Step, commit
+from tests.support.sessions import Step, commit, together
 
 from retrofill_core.deadlines import rows as arming
 from retrofill_core.domain.backfill import BackfillState
@@ -56,7 +56,7 @@ def test_pipelines(both: Both) -> None:
         ("a", lambda conn: list(pipelines.find(conn, ["p", "q"]))),
         ("a", lambda conn: (pipelines.remove(conn, "p"), pipelines.remove(conn, "p"), pipelines.all_names(conn))),
         put(max_active_runs=3),
-        ("a", lambda conn: (pipelines.expect_copy(conn, "c", b"x"), pipelines.expect_copy(conn, "c", b"x"))),
+        ("a", together(*[lambda conn: pipelines.expect_copy(conn, "c", b"x")] * 2)),
         ("a", lambda conn: (pipelines.is_copy(conn, "c", b"y"), pipelines.is_copy(conn, "c", b"x"))),
         ("a", commit),
     )

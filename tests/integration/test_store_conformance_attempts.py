@@ -30,7 +30,7 @@ from tests.support.both_stores import (
     renew,
 )
 from tests.support.rows import a_run
-from tests.support.sessions import Step, commit
+from tests.support.sessions import Step, commit, together
 
 from retrofill.sdk.names import MAX_BATCH
 from retrofill_core.domain.backfill import BackfillState
@@ -76,7 +76,7 @@ def test_earlier_attempts_are_those_that_did_not_end_by_themselves(both: Both) -
 
     def play(conn: Any) -> list[int]:
         ends = [("each", "done"), ("each", "lost"), ("each", "released"), ("each", "cancelled"), ("publish", "lost")]
-        made = []
+        made: list[int] = []
         for mode, outcome in ends:
             id = claim(conn, 1, first=len(made) + 1, count=2, mode=mode)
             made.append(id)
@@ -261,7 +261,12 @@ def test_what_is_left_of_a_lease(both: Both) -> None:
         ("a", commit),
         ("b", lambda conn: (lease_left(conn, 1), lease_left(conn, 1, 2))),
         ("b", lambda conn: (lease_left(conn, 1, 3), lease_left(conn, 9, 1), lease_left(conn, 9, 9))),
-        ("a", lambda conn: (renew(conn, 1, -120), lease_left(conn, 1), renew(conn, 1, 120))),
+        (
+            "a",
+            together(
+                lambda conn: renew(conn, 1, -120), lambda conn: lease_left(conn, 1), lambda conn: renew(conn, 1, 120)
+            ),
+        ),
         # One that has begun or ended does not begin again, and the next one may.
         ("a", lambda conn: (begin(conn, 1, 1), lease_left(conn, 1, 1), lease_left(conn, 1, 2))),
         ("a", lambda conn: (finish(conn, 1, 1), lease_left(conn, 1, 1), lease_left(conn, 1, 2))),
@@ -298,7 +303,7 @@ def test_a_run_does_not_begin_where_its_backfill_must_not_go_on(
         ("a", lambda conn: make_backfill(conn, "b1", on_run_failure=on_run_failure)),
         ("a", lambda conn: (claim(conn, 1, count=2), give(conn, 1, 1, 2), begin(conn, 1, 1))),
         ("a", lambda conn: (claim(conn, 2, 3), give(conn, 2, 3), begin(conn, 2, 3), accept(conn, 2, 3))),
-        ("a", lambda conn: (renew(conn, 1, 120), renew(conn, 2, 120))),
+        ("a", together(lambda conn: renew(conn, 1, 120), lambda conn: renew(conn, 2, 120))),
         ("a", lambda conn: (lease_left(conn, 1, 2), lease_left(conn, 2, 3))),
         ("a", change),
         ("a", lambda conn: (lease_left(conn, 1, 2), lease_left(conn, 2, 3))),
@@ -360,7 +365,14 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
         ("b", lambda conn: give(conn, 9, 1, to="publishing", before="staged")),
         ("a", lambda conn: runs.move(conn, "succeeded", [{"id": 1, "attempt_id": 1}], {"finished_at": NOW})),
         ("a", commit),
-        ("b", lambda conn: (claims.staged(conn, {"b1": (9, 1)}), renew(conn, 2, 120), lease_left(conn, 2, 1))),
+        (
+            "b",
+            together(
+                lambda conn: claims.staged(conn, {"b1": (9, 1)}),
+                lambda conn: renew(conn, 2, 120),
+                lambda conn: lease_left(conn, 2, 1),
+            ),
+        ),
         # Its publisher is the attempt that has it, not the one that staged it.
         ("b", lambda conn: (attempts.accepted(conn, 1, [1]), attempts.accepted(conn, 2, [1]))),
         ("b", lambda conn: attempts.to_be_ended(conn, [1, 2])),

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 from sqlalchemy import select
 from tests.support.both_stores import BASE, DAY, NOW, START, Both, both, installation
 from tests.support.definitions import alert
 from tests.support.installation import PARTITIONS
-from tests.support.sessions import Step, commit
+from tests.support.sessions import Step, commit, together
 
 from retrofill_core.deadlines import rows as arming
 from retrofill_core.domain.alert import DeadlineAlert
-from retrofill_core.domain.deadline import Arming, DeadlineState, due_at_planning
+from retrofill_core.domain.deadline import Arming, DeadlineState, Due, due_at_planning
 from retrofill_core.store import callbacks, deadlines, digests
 from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
+
+
+def after_the_first(conn: Any) -> Any:
+    """What is left of the scan behind its first page of one."""
+    _, then = deadlines.left_armed(conn, 0, deadlines.START, 1)
+    assert then is not None
+    return deadlines.left_armed(conn, 0, then)
+
+
+def arm(rule: DeadlineAlert, due: Due, conn: Any) -> Any:
+    """Plan it for two runs."""
+    return arming.insert_planned(conn, "b1", "p", rule, due, 1, arming.reserve_ids(conn, 2), PARTITIONS)
 
 
 def test_deadlines_digests_and_callbacks(both: Both) -> None:
@@ -36,7 +50,7 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
         ("a", lambda conn: deadlines.lock_due(conn, 0, [1], 1)),
         ("a", lambda conn: deadlines.lock_named(conn, 0, [2, 3])),
         ("a", lambda conn: deadlines.left_armed(conn, 0, deadlines.START, 1)),
-        ("a", lambda conn: deadlines.left_armed(conn, 0, deadlines.left_armed(conn, 0, deadlines.START, 1)[1])),
+        ("a", after_the_first),
         ("a", lambda conn: deadlines.next_moment(conn, 0, [1])),
         ("a", lambda conn: deadlines.count_waiting(conn)),
         ("a", lambda conn: (deadlines.open_of_runs(conn, [1, 2, 3]), deadlines.open_of_backfill(conn, "b1"))),
@@ -74,7 +88,7 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
             ),
         ),
         ("a", lambda conn: (callbacks.replay(conn, 2), callbacks.replay(conn, 1) is None, callbacks.state_of(conn, 1))),
-        ("a", lambda conn: (callbacks.switch_off(conn, "u", 1), callbacks.switch_off(conn, "u", 1))),
+        ("a", together(*[lambda conn: callbacks.switch_off(conn, "u", 1)] * 2)),
         ("a", commit),
     )
     both.same_tables(t.deadline, t.deadline_digest, t.callback)
@@ -85,14 +99,7 @@ def test_deadlines_of_a_plan(both: Both) -> None:
     for name, fire in (("x", False), ("y", True)):
         rule = DeadlineAlert.model_validate(alert(name, "LOGICAL_DATE", 1.5, fire_if_past=fire))
         due = due_at_planning(rule, START + DAY)
-        steps.append(
-            (
-                "a",
-                lambda conn, rule=rule, due=due: arming.insert_planned(
-                    conn, "b1", "p", rule, due, 1, arming.reserve_ids(conn, 2), PARTITIONS
-                ),
-            )
-        )
+        steps.append(("a", partial(arm, rule, due)))
     both.play(*BASE, *steps, ("a", commit))
     both.same_tables(t.deadline)
     assert len(both.memory.play([("a", lambda conn: conn.execute(select(t.deadline.c.id)).all())])[0]) == 4

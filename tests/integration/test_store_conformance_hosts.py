@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import update
 from tests.support.both_stores import BASE, DAY, NOW, Both, both, claim, give, installation, over, register
-from tests.support.sessions import Step, commit
+from tests.support.sessions import Step, commit, together
 
 from retrofill_core.store import attempts, hosts, launches, seat_waits
 from retrofill_core.store import tables as t
@@ -47,7 +48,7 @@ def seats(conn: Any, id: int) -> Any:
     return [(row.no, row.warm, row.attempt_id, row.backfill_id, row.live, row.overdue) for row in found]
 
 
-def wait(conn: Any, shard: int, pool: str, live: int, seconds: float) -> None:
+def wait(shard: int, pool: str, live: int, seconds: float, conn: Any) -> None:
     """Its first backfill waits since so many days."""
     seat_waits.wait(conn, shard, pool, Rank(live, NOW - live * DAY), seconds)
 
@@ -126,7 +127,12 @@ def test_the_rows_of_a_host_long_dead_go_unless_a_seat_is_taken(both: Both) -> N
         a(lambda conn: take(conn, 2, 1, 1)),
         a(lambda conn: [register(conn), hosts.renew(conn, 1, 9.0, submits=True, note=None)]),
         a(lambda conn: [seats(conn, id) for id in (1, 2, 3)]),
-        a(lambda conn: [hosts.renew(conn, 2, 60.0, submits=True, note=None), hosts.make_seats(conn, 2, [2])]),
+        a(
+            together(
+                lambda conn: hosts.renew(conn, 2, 60.0, submits=True, note=None),
+                lambda conn: hosts.make_seats(conn, 2, [2]),
+            )
+        ),
         a(lambda conn: seats(conn, 2)),
         a(lambda conn: hosts.withdraw(conn, 3)),
         a(lambda conn: seats(conn, 3)),
@@ -144,10 +150,10 @@ def test_who_waits_is_seen_by_other_shards_for_a_while(both: Both) -> None:
     said = both.play(
         *BASE,
         a(lambda conn: ready(conn, 1)),
-        a(lambda conn: [wait(conn, shard, "default", live, 60.0) for shard, live in ((0, 5), (1, 2), (2, 7), (1, 3))]),
-        a(lambda conn: (wait(conn, 3, "default", 1, -1.0), wait(conn, 1, "other", 9, 60.0))),
+        a(together(*(partial(wait, shard, "default", live, 60.0) for shard, live in ((0, 5), (1, 2), (2, 7), (1, 3))))),
+        a(together(partial(wait, 3, "default", 1, -1.0), partial(wait, 1, "other", 9, 60.0))),
         a(lambda conn: free(conn, 1)),
-        a(lambda conn: (wait_no_more(conn, 2, "default"), wait_no_more(conn, 1, "other"))),
+        a(together(lambda conn: wait_no_more(conn, 2, "default"), lambda conn: wait_no_more(conn, 1, "other"))),
         a(lambda conn: free(conn, 1)),
         a(commit),
     )
@@ -163,7 +169,13 @@ def test_each_pool_has_its_own_seats(both: Both) -> None:
         a(lambda conn: [free(conn, 3, pool=pool) for pool in ("default", "other", "nobody")]),
         a(lambda conn: hosts.renew(conn, 1, 60.0, submits=True, note=None)),
         a(lambda conn: free(conn, 3, executors=("spark-submit",), pool="other")),
-        a(lambda conn: (wait(conn, 4, "other", 2, 60.0), free(conn, 1)[2], free(conn, 1, pool="other")[2])),
+        a(
+            together(
+                partial(wait, 4, "other", 2, 60.0),
+                lambda conn: free(conn, 1)[2],
+                lambda conn: free(conn, 1, pool="other")[2],
+            )
+        ),
         a(lambda conn: hosts.renew(conn, 2, 60.0, submits=True, note=None, python="3.11.2", spark="4.1.4")),
         a(lambda conn: hosts.renew(conn, 2, 60.0, submits=True, note=None)),
         a(lambda conn: [row.host_id for row in hosts.seats_of(conn, [1, 3])]),

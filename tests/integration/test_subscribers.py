@@ -55,7 +55,7 @@ def test_the_one_of_few_lines_prints_each_miss_once(missed: Installation) -> Non
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_kcat_prints_each_miss_once(missed: Installation) -> None:
-    command = ["sh", FOLDER / "missed.sh", *where(missed), "-e"]
+    command = ["sh", str(FOLDER / "missed.sh"), *where(missed), "-e"]
     fields = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     events = [line.split(" ", 1) for line in fields.stdout.splitlines()]
     assert len(events) == MISSES

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation, until
-from tests.support.terminal import Cli, cli
+from tests.support.stacks import stack
+from tests.support.terminal import Cli, cli, point_at
 
-from retrofill_core.contract.backfills import BackfillCancelRequested
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
 from retrofill_core.contract.topics import Topic
 
-__all__ = ["cli"]
+__all__ = ["cli", "stack"]
 REMOTE = "sc://spark.example:15002/;token=secret"
 # Live runs, and whether they are suspects.
 LIVE = (
@@ -25,15 +25,9 @@ LIVE = (
 )
 
 
-@pytest.fixture
-def stack(installation: Installation) -> Installation:
-    installation.start("backfill-planner")
-    return installation
-
-
 def starter(stack: Installation, **more: str) -> None:
     settings = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "8", "RETROFILL_SPARK_REMOTE": REMOTE}
-    stack.start("instant-starter", **settings, **more)
+    stack.start("instant-starter", {**settings, **more})
 
 
 def running(stack: Installation, number: int) -> list[dict[str, Any]]:
@@ -97,38 +91,8 @@ def test_suspects_are_retried_alone_and_one_at_a_time_on_their_server(
     assert stack.value("SELECT sum(lost_attempts) FROM run") == 0
 
 
-@pytest.mark.long
-def test_a_run_that_ends_the_server_each_time_fails_alone(stack: Installation) -> None:
-    """Each time, the runs beside it are lost too, which does not count."""
-    starter(stack, RETROFILL_MAX_LOST_ATTEMPTS="2")
-    stack.apply(daily(max_active_runs=3))
-    id = stack.request("p", "2020-01-01", "2020-01-09")
-    killer = running(stack, 3)[0]["id"]
-    counted = 0
-    for _ in range(50):
-        now = running(stack, 3)
-        if killer in [run["id"] for run in now]:
-            lose(stack, now)
-            until(lambda ids=[run["attempt_id"] for run in now]: _are_over(stack, ids), "they are lost")  # type: ignore[misc]
-            counted += now[0]["lost_at"] is not None
-            if counted == 2:
-                break
-        else:
-            succeed(stack, now[0])
-            until(lambda id=now[0]["attempt_id"]: _are_over(stack, [id]), "it ended")  # type: ignore[misc]
-    failed = stack.query("SELECT id, lost_attempts FROM run WHERE state = 'failed'")
-    assert failed == [{"id": killer, "lost_attempts": 2}]
-    assert stack.value("SELECT sum(lost_attempts) FROM run WHERE id <> %s", killer) == 0
-    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
-    assert stack.wait_state(id, "cancelled", "failed") == "cancelled"
-    # Suspects that waited are cancelled like others.
-    assert stack.runs_by_state(id).keys() <= {"succeeded", "failed", "cancelled"}
-    assert stack.value("SELECT count(*) FROM run WHERE lost_at IS NOT NULL") == 0
-
-
 def _shows_suspects(stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch, id: str) -> None:
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
     out = cli("backfill", "show", id).out
     assert "(running) is retried alone, because its driver was lost\n" in out
     assert "(queued) is retried alone, because its driver was lost\n" in out
@@ -142,13 +106,13 @@ def _are_over(stack: Installation, attempts: list[int]) -> bool:
 def test_an_attempt_that_cannot_be_ended_keeps_no_other_lease_from_ending(stack: Installation) -> None:
     """A run of another release, whose losses this one cannot read."""
     settings = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "8", "RETROFILL_LEASE_SECONDS": "3"}
-    first = stack.start("instant-starter", **settings)
+    first = stack.start("instant-starter", settings)
     stack.apply(daily(max_active_runs=4))
     stack.request("p", "2020-01-01", "2020-01-04")
     started = running(stack, 4)
     bad = started[1]
     stack.query('UPDATE run SET losses = \'{"last": [{"unknown": 1}]}\' WHERE id = %s RETURNING id', bad["id"])
-    second = stack.start("instant-starter", **settings)
+    second = stack.start("instant-starter", settings)
     first.kill()
     others = {run["attempt_id"] for run in started} - {bad["attempt_id"]}
     lost = "SELECT id FROM attempt WHERE outcome = 'lost'"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import pytest
 from tests.support.definitions import alert, daily
 from tests.support.events import Event
 from tests.support.installation import Installation, until
-from tests.support.terminal import Cli, cli
+from tests.support.stacks import days, written_by
+from tests.support.terminal import Cli, cli, point_at
 
 from retrofill_core.contract.backfills import BackfillPublishRequested, BackfillUndoRequested, RunRetryRequested
 from retrofill_core.contract.topics import Topic
@@ -34,23 +34,13 @@ def stack(installation: Installation, tmp_path: Path) -> Installation:
 
 
 def starter(stack: Installation, out: Path, **more: str) -> Any:
-    return stack.start("instant-starter", INSTANT_OUT=str(out), RETROFILL_LEASE_SECONDS="3", **more)
+    return stack.start("instant-starter", more, INSTANT_OUT=str(out), RETROFILL_LEASE_SECONDS="3")
 
 
 def undo(stack: Installation, undoes: str = "wrong", id: str = "undo", **more: object) -> Event:
     """The reply."""
     request = BackfillUndoRequested.model_validate({"undoes": undoes, **more})
     return stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, request))
-
-
-def days(out: Path) -> Mapping[str, str]:
-    """What a reader sees, by day."""
-    return {path.parent.name: path.read_text() for path in sorted(out.glob("day=*/part-*"))}
-
-
-def written_by(stack: Installation, id: str) -> dict[str, str]:
-    rows = stack.query("SELECT id, interval_start FROM run WHERE backfill_id = %s ORDER BY id", id)
-    return {f"day={row['interval_start']:%Y-%m-%d}": f"run {row['id']}" for row in rows}
 
 
 def test_what_was_replaced_comes_back_and_the_intervals_count_as_not_run(stack: Installation, tmp_path: Path) -> None:
@@ -113,15 +103,15 @@ def test_what_somebody_else_changed_fails_alone(
     assert "day=2020-01-03 was changed after run" in failed["error"]["message"]
     kept = {"day=2020-01-03": written_by(stack, "wrong")["day=2020-01-03"]}
     assert days(tmp_path) == written_by(stack, "before") | kept
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
     shown = cli("intervals", "show", "p", "2020-01-03").out
     assert "was to restore what run" in shown and "undone by" not in shown
     # It does not count as undone.
     assert undo(stack, id="again").body["runs"] == 1
 
 
-def test_bad_requests_are_rejected(stack: Installation) -> None:
+def test_what_cannot_be_undone_is_rejected(stack: Installation, tmp_path: Path) -> None:
+    """A bad request, an active backfill, and an undo."""
     for undoes, more, reason, message in (
         ("nothing", {}, "unknown_backfill", "there is no backfill 'nothing' to undo"),
         (
@@ -135,9 +125,6 @@ def test_bad_requests_are_rejected(stack: Installation) -> None:
         answer = undo(stack, undoes, id=f"for {reason}", **more).body
         assert (answer["type"], answer["reason"]) == ("BackfillRejected", reason)
         assert message in answer["message"]
-
-
-def test_an_active_backfill_and_an_undo_cannot_be_undone(stack: Installation, tmp_path: Path) -> None:
     stack.request("p", "2020-01-01", LAST, id="review", reprocess_behavior=COMPLETED, publish="review")
     stack.wait_state("review", "in_review")
     assert "backfill review is in_review: wait for its end" in undo(stack, "review", id="u1").body["message"]
@@ -153,24 +140,6 @@ def test_an_active_backfill_and_an_undo_cannot_be_undone(stack: Installation, tm
     assert days(tmp_path) == written_by(stack, "wrong")
     message = undo(stack, "u3", id="u4").body["message"]
     assert message == "backfill u3 is itself the undo of review: request its data intervals again instead"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("point", ["plan:runs-written", "plan:outcome-recorded"])
-def test_a_planner_that_dies_plans_an_undo_once(stack: Installation, tmp_path: Path, point: str) -> None:
-    stack.replicas[0].stop()
-    dying = stack.start("backfill-planner", RETROFILL_CRASH_POINT=point)
-    said = stack.publish(Topic.BACKFILL_REQUESTS, "undo", BackfillUndoRequested(undoes="wrong"))
-    until(lambda: dying.process.poll() is not None, "the planner dies", dying.said)
-    assert stack.value("SELECT count(*) FROM run WHERE run.backfill_id = 'undo'") == 0
-    stack.start("backfill-planner")
-    assert stack.wait_answer(said).body["runs"] == 4
-    stack.wait_state("undo", "succeeded")
-    assert days(tmp_path) == written_by(stack, "before")
-    # The same request again gets the same reply.
-    repeated = stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "undo", BackfillUndoRequested(undoes="wrong")))
-    assert repeated.body["runs"] == 4
-    assert stack.value("SELECT count(*) FROM run WHERE backfill_id = 'undo'") == 4
 
 
 @pytest.mark.long
@@ -217,8 +186,7 @@ def test_a_failed_run_of_an_undo_in_review_is_retried(stack: Installation, tmp_p
 
 
 def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
     dry = ("backfill", "undo", "wrong", "--from", "2020-01-02", "--dry-run")
     assert "would undo 3 of 3 intervals (3 undo)" in cli(*dry).out
     assert cli(*dry, "--json").document["runs"] == 3
@@ -241,8 +209,7 @@ def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monk
 def test_a_purge_deletes_what_was_replaced_long_ago_and_leaves_what_can_be_undone(
     stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in stack.environment().items():
-        monkeypatch.setenv(name, value)
+    point_at(stack, monkeypatch)
     with stack.session() as conn:
         conn.execute("UPDATE retrofill.backfill SET ended_at = ended_at - interval '100 days'")
         conn.execute("UPDATE retrofill.run SET finished_at = finished_at - interval '100 days'")

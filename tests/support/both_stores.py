@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import select, text
 
 from retrofill.states.attempt import AttemptState
-from retrofill_core.domain.planning import Intervals, Plan, Span, find_intervals, plan
+from retrofill_core.domain.backfill import ReprocessBehavior
+from retrofill_core.domain.planning import History, Intervals, Plan, Span, find_intervals, plan
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, hosts, pipelines, planning, runs
 from retrofill_core.store import tables as t
@@ -81,7 +82,7 @@ def planned(asked: Sequence[Span]) -> Plan:
     """The plan of a daily pipeline for these ranges of dates."""
     found = find_intervals(daily(), asked, 1000)
     assert isinstance(found, Intervals)
-    made = plan(daily(), found, planning.History(), "completed", NOW)  # type: ignore[arg-type]
+    made = plan(daily(), found, History(), ReprocessBehavior.COMPLETED, NOW)
     assert isinstance(made, Plan)
     return made
 

@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.cimpl import NewTopic
 from psycopg.types.json import Jsonb
 
 from retrofill_core.bus.clients import admin, reader
 from retrofill_core.contract.deadlines import CallbackRequested
 from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.topics import Topic
-from tests.support.events import Event
+from tests.support.events import Event, text_headers
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.receiver import Receiver, receiving
 from tests.support.servers import Servers
+from tests.support.terminal import point_at
 
 NEW, OLD, OTHER = (f"whsec_{base64.b64encode(letter * 24).decode()}" for letter in (b"n", b"o", b"x"))
 PAGERDUTY_KEY = "0123456789abcdef" * 2
@@ -61,7 +62,7 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def shared(servers: Servers, modules: dict[str, str]) -> Iterator[Installation]:
     """An installation with one runner, for tests that leave it running."""
     made = servers.installation()
-    made.start("callback-runner", **modules)
+    made.start("callback-runner", modules)
     yield made
     made.close()
 
@@ -140,8 +141,7 @@ def callbacks(shared: Installation) -> Callbacks:
 @pytest.fixture
 def here(shared: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Point the CLI at the installation."""
-    for variable, value in shared.environment().items():
-        monkeypatch.setenv(variable, value)
+    point_at(shared, monkeypatch)
 
 
 # topics
@@ -154,8 +154,7 @@ def read(installation: Installation, topic: str, isolation: str) -> list[tuple[b
     found = []
     try:
         while (message := consumer.poll(20)) is not None and message.error() is None:
-            headers = {name: (raw or b"").decode() for name, raw in message.headers() or ()}
-            found.append((message.key(), json.loads(message.value()), headers))
+            found.append((message.key() or b"", json.loads(message.value() or b""), text_headers(message)))
         return found
     finally:
         consumer.close()

@@ -101,7 +101,7 @@ def _alternatives(schema: Schema, definitions: Schema) -> Iterator[Schema]:
     if "$ref" in schema:
         yield from _alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     elif "anyOf" in schema or "oneOf" in schema:
-        for each in schema.get("anyOf", schema.get("oneOf")):
+        for each in schema.get("anyOf") or schema["oneOf"]:
             yield from _alternatives(each, definitions)
     else:
         yield schema

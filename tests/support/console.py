@@ -67,6 +67,6 @@ def _events(lines: Iterator[str]) -> Iterator[Told]:
 
 def start_console(made: Installation, **environment: str) -> Web:
     """A console on any free port."""
-    replica = made.start("console", **{"RETROFILL_CONSOLE_PORT": "0", **environment})
+    replica = made.start("console", {"RETROFILL_CONSOLE_PORT": "0", **environment})
     ready = made.settings.home / "run" / f"console.{replica.process.pid}.ready"
     return Web(json.loads(ready.read_text())["http"], replica)

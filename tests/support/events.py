@@ -55,11 +55,21 @@ def _is_end(message: Message) -> bool:
 
 def _event(message: Message) -> Event:
     value = message.value() or b""
-    headers = {name: (raw or b"").decode("utf-8", "replace") for name, raw in message.headers() or ()}
     try:
         body = json.loads(value) if value else {}
     except ValueError:
         body = {}
     key = (message.key() or b"").decode("utf-8", "replace")
     body = body if isinstance(body, dict) else {}
-    return Event(message.partition(), message.offset(), key, body, headers, value)
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None and offset is not None
+    return Event(partition, offset, key, body, text_headers(message), value)
+
+
+def text_headers(message: Message) -> dict[str, str]:
+    """A message's headers as text."""
+    raw = dict(message.headers() or ())
+    return {
+        name: value if isinstance(value, str) else (value or b"").decode("utf-8", "replace")
+        for name, value in raw.items()
+    }

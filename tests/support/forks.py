@@ -78,7 +78,7 @@ class Nursery:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.forks"], stdin=theirs, cwd=ROOT, start_new_session=True
+                [sys.executable, "-m", "tests.support.forks"], stdin=theirs.fileno(), cwd=ROOT, start_new_session=True
             )
         self._socket = ours
         self._asking = threading.Lock()
@@ -137,8 +137,9 @@ def serve(requests: socket.socket) -> None:
     signal.set_wakeup_fd(wakes)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     lines = requests.makefile("rb", buffering=0)
+    both: list[socket.socket | int] = [requests, woken]
     while True:
-        ready, _, _ = select.select([requests, woken], [], [])
+        ready, _, _ = select.select(both, [], [])
         if woken in ready:
             os.read(woken, 4096)
             _tell_ended(requests)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from tests.support.definitions import daily
 from tests.support.installation import Installation
@@ -71,7 +72,7 @@ def waiting(
     shard: int = 0,
     limit: int = 16,
     on_run_failure: str = "continue",
-    **definition: object,
+    **definition: Any,
 ) -> list[str]:
     """Create running backfills, one per pipeline, with queued daily runs from 2000 on. Returns
     their ids. ``definition``: more of the pipelines' definitions.
@@ -86,7 +87,7 @@ def _make(
     prefix: str,
     pipelines: int,
     runs: int,
-    definition: Mapping[str, object] = MappingProxyType({}),
+    definition: Mapping[str, Any] = MappingProxyType({}),
     **values: object,
 ) -> None:
     given = {

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -86,7 +87,15 @@ class Installation:
         }
 
     def start(
-        self, name: str, wait: bool = True, clock_off: float = 0.0, tree: Path = ROOT, **environment: str
+        self,
+        name: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        /,
+        *,
+        wait: bool = True,
+        clock_off: float = 0.0,
+        tree: Path = ROOT,
+        **more: str,
     ) -> Replica:
         """Start one replica of a service (or ``instant-starter``) and wait until it is ready.
 
@@ -95,7 +104,7 @@ class Installation:
         """
         wrong = ["tests.support.wrong_clock", str(clock_off)] if clock_off else []
         log = self.settings.home / f"{name}-{len(self.replicas)}.log"
-        env = {**os.environ, **self.environment(), **path_of(tree), **environment}
+        env = {**os.environ, **self.environment(), **path_of(tree), **environment, **more}
         process: subprocess.Popen[bytes] | Forked
         if self.nursery is not None and not wrong and tree == ROOT:
             process = self.nursery.start(MODULES[name], env, log)
@@ -126,7 +135,7 @@ class Installation:
         """The result rows, read as the owner."""
         with psycopg.connect(self.settings.dsn_of("owner"), row_factory=dict_row, autocommit=True) as conn:
             conn.execute("SET search_path = retrofill")
-            return conn.execute(statement, parameters or None).fetchall()  # type: ignore[arg-type]
+            return conn.execute(statement.encode(), parameters or None).fetchall()
 
     def value(self, statement: str, *parameters: Any) -> Any:
         """The single value of a query."""
@@ -166,9 +175,9 @@ class Installation:
         if isinstance(value, Message):
             headers = headers_of(value, "test") | (headers or {})
             value = value.encode()
-        more = {} if partition is None else {"partition": partition}
+        to: dict[str, Any] = {} if partition is None else {"partition": partition}
         sender.produce(
-            f"{self.settings.topic_prefix}{topic}", key=key, value=value, headers=wire_headers(headers or {}), **more
+            f"{self.settings.topic_prefix}{topic}", key=key, value=value, headers=wire_headers(headers or {}), **to
         )
         assert sender.flush(20) == 0
         return (headers or {}).get("ce_id")

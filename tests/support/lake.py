@@ -329,6 +329,7 @@ class PublicationFailed(Exception):
 def _version(result: TableResult) -> str:
     if isinstance(result, ErrorInfo):
         raise PublicationFailed(result)
+    assert isinstance(result, str), result
     return result
 
 

@@ -74,7 +74,8 @@ def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
         assert each["operator"] in ("In", "NotIn")
         if (labels.get(each["key"]) in each["values"]) is (each["operator"] == "NotIn"):
             return False
-    return selector.get("matchLabels", {}).items() <= labels.items()
+    wanted: dict[str, str] = selector.get("matchLabels", {})
+    return wanted.items() <= labels.items()
 
 
 def environment(pod: Pod, manifests: list[Manifest], secrets: dict[tuple[str, str], str], root: Path) -> dict[str, str]:

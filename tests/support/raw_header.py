@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 
@@ -27,7 +28,7 @@ def publish_with_header(servers: str, topic: str, partition: int, key: bytes, va
     client = ctypes.c_void_p(library.rd_kafka_new(PRODUCER, conf, error, 512))
     headers = ctypes.c_void_p(library.rd_kafka_headers_new(ctypes.c_size_t(1)))
     library.rd_kafka_header_add(headers, name, ctypes.c_ssize_t(len(name)), b"x", ctypes.c_ssize_t(1))
-    arguments = [
+    arguments: list[tuple[Any, ...]] = [
         (TOPIC, topic.encode()),
         (PARTITION, ctypes.c_int32(partition)),
         (KEY, key, ctypes.c_size_t(len(key))),

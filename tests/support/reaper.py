@@ -54,8 +54,8 @@ def end(mark: str) -> None:
                 each.kill()
         wait_exited(left, 5)
     for parent in {Path("/dev/shm"), Path(tempfile.gettempdir())}:
-        for each in parent.glob(f"{_prefix(mark)}*"):
-            shutil.rmtree(each)
+        for folder in parent.glob(f"{_prefix(mark)}*"):
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

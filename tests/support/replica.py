@@ -31,6 +31,12 @@ class Replica:
         """Send SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
 
+    def is_stopped(self) -> bool:
+        """Whether the process stands still, as after a crash point that ends in ``:stop``. Fails if it has exited."""
+        assert self.process.poll() is None, self.said()
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] in "Tt"
+
     def tell_to_stop(self) -> None:
         """Send SIGTERM, after SIGCONT in case the process is stopped."""
         self.process.send_signal(signal.SIGCONT)

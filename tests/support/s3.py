@@ -51,8 +51,17 @@ def s3_server(folder: Path, *, watched: bool = True) -> Iterator[S3]:
     """
     bucket, log = folder / "buckets" / BUCKET, folder / "s3.log"
     bucket.mkdir(parents=True)
-    command = [RCLONE, "serve", "s3", bucket.parent, "--addr", "127.0.0.1:0", "--auth-key", f"{KEY},{SECRET}"]
-    more = [*(["--dir-cache-time", "0s"] if watched else []), "--config", folder / "none.conf", "-vv"]
+    command: list[str | Path] = [
+        RCLONE,
+        "serve",
+        "s3",
+        bucket.parent,
+        "--addr",
+        "127.0.0.1:0",
+        "--auth-key",
+        f"{KEY},{SECRET}",
+    ]
+    more: list[str | Path] = [*(["--dir-cache-time", "0s"] if watched else []), "--config", folder / "none.conf", "-vv"]
     with log.open("wb") as out:
         process = subprocess.Popen([*command, *more], stdout=out, stderr=out)
     try:

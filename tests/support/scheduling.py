@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
+import pytest
 from xdist.scheduler import LoadFileScheduling
 
 # Those with a server of the session that only they use.
@@ -23,10 +24,14 @@ def place(file: str) -> int:
     return next((number for number, first in enumerate(FIRST) if first in folders), len(FIRST))
 
 
-class BySharedServer(LoadFileScheduling):
-    """Assigns whole files, or whole folders of ``TOGETHER``."""
+def by_shared_server(config: pytest.Config, log: Any) -> Any:
+    """A scheduler that assigns whole files, or whole folders of ``TOGETHER``."""
+    made = LoadFileScheduling(config, log)
+    file_of = made._split_scope
+    made._split_scope = lambda nodeid: _together(file_of(nodeid))
+    return made
 
-    def _split_scope(self, nodeid: str) -> Any:
-        file = super()._split_scope(nodeid)
-        folder = str(PurePosixPath(file).parent)
-        return folder if folder in TOGETHER else file
+
+def _together(file: str) -> str:
+    folder = str(PurePosixPath(file).parent)
+    return folder if folder in TOGETHER else file

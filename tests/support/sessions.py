@@ -30,6 +30,11 @@ def commit(conn: Any) -> None:
     conn.commit()
 
 
+def together(*actions: Action) -> Action:
+    """Several actions as one step, whose result is the list of theirs."""
+    return lambda conn: [action(conn) for action in actions]
+
+
 def rollback(conn: Any) -> None:
     conn.rollback()
 

@@ -98,6 +98,6 @@ def user_of(installation: Installation, folder: Path, **environment: str) -> Use
     """A user, and the services that they need, with this environment. ``folder``: for the user's code."""
     given = {**environment, "RETROFILL_DRIVER_SLOTS": "3"}
     folder.mkdir()
-    installation.start("backfill-planner", **given)
-    installation.start("light-starter", **given)
+    installation.start("backfill-planner", given)
+    installation.start("light-starter", given)
     return User(installation, folder, given)

@@ -65,7 +65,8 @@ def entries_read(conn: psycopg.Connection, statement: Statement, table: str) -> 
     ((plan,),) = conn.execute(explain, statement.parameters).fetchall()
     nodes = [node for node in _nodes(plan[0]["Plan"]) if node.get("Relation Name") == table]
     # The numbers are averages of the loops.
-    return round(sum((n["Actual Rows"] + n.get("Rows Removed by Filter", 0)) * n["Actual Loops"] for n in nodes))
+    read: float = sum((n["Actual Rows"] + n.get("Rows Removed by Filter", 0)) * n["Actual Loops"] for n in nodes)
+    return round(read)
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from retrofill_tools.cli.main import run
+from tests.support.installation import Installation
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,12 @@ class Result:
 
 
 Cli = Callable[..., Result]
+
+
+def point_at(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point the command line at the installation."""
+    for name, value in installation.environment().items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

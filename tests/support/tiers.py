@@ -17,7 +17,7 @@ def some(cases: Iterable[Any], *chosen: Any) -> list[Any]:
     """
 
     def param(case: Any) -> Any:
-        marks = [] if case in chosen else pytest.mark.long
+        marks = () if case in chosen else pytest.mark.long
         return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks)
 
     return [param(case) for case in cases]

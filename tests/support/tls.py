@@ -101,15 +101,15 @@ def broker(
     with layout.log("kafka").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
     try:
-        clients = Settings(
-            home=home,
-            kafka_bootstrap_servers=f"{ADDRESS}:{chosen['kafka']}",
-            **{
+        clients = Settings.model_validate(
+            {
+                "home": home,
+                "kafka_bootstrap_servers": f"{ADDRESS}:{chosen['kafka']}",
                 **kafka_auth.endpoints(identity.passwords),
                 "kafka_security_protocol": "SASL_SSL",
                 "kafka_ssl_ca": authority.certificate,
                 **(by_certificate(authority, kafka_auth.ADMIN) if mutual else {}),
-            },
+            }
         )
         _wait(process, clients if mutual else kafka_auth.as_admin(clients, identity.passwords), layout)
         reserved.close()

@@ -53,7 +53,9 @@ class User:
 
     def pid(self, name: str) -> int | None:
         """The pid of a part of the stack."""
-        return next(part["pid"] for part in self.json("status")["parts"] if part["name"] == name)
+        parts = {part["name"]: part["pid"] for part in self.json("status")["parts"]}
+        pid: int | None = parts[name]
+        return pid
 
     def progress(self, id: str) -> tuple[str, int]:
         """A backfill's state and number of succeeded runs, from the rows. Polling with a CLI

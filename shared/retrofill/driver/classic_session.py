@@ -70,7 +70,7 @@ class ClassicSession:
 
         After a stop by user code, ``_jsc`` is None.
         """
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JError
 
         context = self._session.sparkContext
         if context._jsc is None:

@@ -94,7 +94,7 @@ def gone_in(error: BaseException) -> BaseException | None:
 
 def of_spark_in(error: BaseException) -> BaseException | None:
     """The underlying error of Spark, its JVM or the connection to that, if any."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     return next((e for e in errors_of(error) if isinstance(e, (PySparkException, Py4JError, ConnectionError))), None)

@@ -19,24 +19,20 @@ from tests.support.definitions import daily
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.replica import Replica
 from tests.support.sampling import Sampler, most_at_once, most_live, work_of
+from tests.support.stacks import stack
 
 from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.runs import AttemptEnded, RunReported
 from retrofill_core.contract.topics import Topic
 
+__all__ = ["stack"]
 LIMIT = 3
 NEVER = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "16"}
 
 
-@pytest.fixture
-def stack(installation: Installation) -> Installation:
-    installation.start("backfill-planner")
-    return installation
-
-
 def starter(stack: Installation, environment: Mapping[str, str], crash_point: str = "") -> Replica:
     """Start one more replica. With ``crash_point``, it stops itself at that point."""
-    return stack.start("instant-starter", True, **environment, RETROFILL_CRASH_POINT=crash_point)
+    return stack.start("instant-starter", environment, RETROFILL_CRASH_POINT=crash_point)
 
 
 def finish(stack: Installation, id: str) -> None:
@@ -116,12 +112,6 @@ def rebalancing(stack: Installation, environment: dict[str, str]) -> Iterator[No
     assert not errors
 
 
-def stopped_at_its_point(replica: Replica) -> bool:
-    """Whether the process has stopped itself."""
-    stat = Path(f"/proc/{replica.process.pid}/stat").read_text()
-    return stat.rpartition(")")[2].split()[0] == "T"
-
-
 def owned_by(stack: Installation, replica: Replica) -> set[int]:
     """The shards whose latest takeover was by this replica."""
     rows = stack.query("SELECT partition FROM run_starter_shard WHERE owner LIKE %s", f"%-{replica.process.pid}")
@@ -171,7 +161,7 @@ def test_two_starters_with_the_same_stale_count_fill_the_pipeline_once(stack: In
     theirs, others = (min(owned_by(stack, replica)) for replica in (first, second))
     ids = [id_on(theirs, "a"), id_on(others, "b")]
     stack.request("p", "2021-01-01", "2021-01-05", id=ids[0], max_active_runs=LIMIT)
-    until(lambda: stopped_at_its_point(first), "the first has filled the pipeline and not said so")
+    until(first.is_stopped, "the first has filled the pipeline and not said so")
     # The second starter sees no live attempt of the pipeline.
     stack.request("p", "2022-01-01", "2022-01-05", id=ids[1], max_active_runs=LIMIT)
     free = stack.request("free", "2022-01-01", "2022-01-01", id=id_on(others, "free"))
@@ -198,7 +188,7 @@ def test_three_replicas_one_stopped_in_its_claim_never_start_more(stack: Install
     stopped = starter(stack, environment, "claim:written:stop")
     id = stack.request("p", "2020-01-01", "2020-07-18", max_active_runs=LIMIT)
     with Sampler(stack) as sampler:
-        until(lambda: stopped_at_its_point(stopped), "the first owner stands in the middle of its claim")
+        until(stopped.is_stopped, "the first owner stands in the middle of its claim")
         assert stack.runs_by_state(id) == {"queued": 200}
         for _ in range(2):
             starter(stack, environment)
@@ -222,7 +212,7 @@ def test_a_former_owner_that_wakes_before_its_claim_claims_nothing(stack: Instal
         # Whatever finds the row locked leaves the claim to a check of its own.
         other.execute("SELECT 1 FROM backfill WHERE id = 'late' FOR NO KEY UPDATE")
         stopped = starter(stack, NEVER, "check:before-begin:b:late:stop")
-        until(lambda: stopped_at_its_point(stopped), "the first owner is about to claim")
+        until(stopped.is_stopped, "the first owner is about to claim")
     # The successor has one driver, which leaves slots that the former owner could claim.
     starter(stack, NEVER | {"RETROFILL_DRIVER_SLOTS": "1"})
     until(lambda: states(stack, "late") == ["live"] + ["queued"] * 4, "the successor started what it could")
@@ -240,7 +230,7 @@ def test_a_former_owner_that_wakes_after_its_claim_runs_no_old_attempt(stack: In
     quick = {"INSTANT_SECONDS": "0", "INSTANT_LOG": str(log), "RETROFILL_LEASE_SECONDS": "2"}
     stopped = starter(stack, NEVER | quick, "claim:committed:stop")
     id = stack.request("p", "2020-01-01", "2020-01-05", max_active_runs=LIMIT)
-    until(lambda: stopped_at_its_point(stopped), "the first owner has claimed and not launched")
+    until(stopped.is_stopped, "the first owner has claimed and not launched")
     first = [row["id"] for row in stack.query("SELECT id FROM attempt")]
     assert len(first) == LIMIT
     starter(stack, NEVER | {"RETROFILL_LEASE_SECONDS": "3600"})
@@ -261,7 +251,7 @@ def test_the_pipelines_limit_holds_for_two_backfills_together(stack: Installatio
     environment = {"INSTANT_SECONDS": "0.05", "INSTANT_LOG": str(log), "RETROFILL_DRIVER_SLOTS": "8"}
     stack.apply(daily(max_active_runs=LIMIT))
     for _ in range(3):
-        stack.start("instant-starter", False, **environment)
+        stack.start("instant-starter", environment, wait=False)
     with Sampler(stack) as sampler:
         ids = [stack.request("p", f"{year}-01-01", f"{year}-03-01", max_active_runs=LIMIT) for year in (2021, 2022)]
         with rebalancing(stack, environment):

@@ -96,10 +96,10 @@ class OnCall:
         until(lambda: bool(stack.value("SELECT bool_and(due_at < now()) FROM deadline")), "all are due")
 
     def watcher(self, *, wait: bool = True) -> Replica:
-        return self.stack.start("deadline-watcher", wait)
+        return self.stack.start("deadline-watcher", wait=wait)
 
     def runner(self, *, wait: bool = True) -> Replica:
-        return self.stack.start("callback-runner", wait, RETROFILL_CALLBACKS=CALLBACKS)
+        return self.stack.start("callback-runner", wait=wait, RETROFILL_CALLBACKS=CALLBACKS)
 
     def wait_called(self) -> None:
         """Wait until the callbacks of all released runs have succeeded."""

@@ -33,10 +33,11 @@ from tests.support.installation import Installation
 from tests.support.tiers import some
 
 from retrofill.driver.execute import MAX_PARALLEL, Execution, Result
+from retrofill.protocol.definition import Task
+from retrofill.protocol.facts import ErrorInfo
+from retrofill.sdk.names import TriggerRule
 from retrofill.states.task_run import TaskState
-from retrofill_core.contract.runs import ErrorInfo
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.pipeline import TaskDefinition
 
 
 @pytest.mark.parametrize("batch", some([1, 50], 50))
@@ -80,23 +81,22 @@ def test_a_skip_never_lands_on_a_task_that_began(installation: Installation, bat
         assert starter.process.poll() is None
 
 
-def forked_run(*, fast_first: bool) -> list[TaskDefinition]:
+def forked_run(*, fast_first: bool) -> list[Task]:
     """A task and a branch that selects another path, in either order, and a ``one_success`` task
     after both.
     """
-    both = [TaskDefinition(name="fast"), TaskDefinition(name="fork", kind="branch")]
-    after = {"after": ["fast", "fork"], "trigger_rule": "one_success"}
+    both = [Task("fast"), Task("fork", kind="branch")]
     return [
         *(both if fast_first else reversed(both)),
-        TaskDefinition(name="elsewhere", after=("fork",)),
-        TaskDefinition.model_validate({"name": "join", **after}),
+        Task("elsewhere", after=("fork",)),
+        Task("join", after=("fast", "fork"), trigger_rule=TriggerRule.ONE_SUCCESS),
     ]
 
 
 class Driver:
     """Runs one attempt's tasks and records the reported states and the executed tasks."""
 
-    def __init__(self, tasks: Sequence[TaskDefinition]) -> None:
+    def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
         self._changed = threading.Condition()
         self.fields: dict[str, list[str]] = defaultdict(lambda: ["none"])
@@ -105,7 +105,7 @@ class Driver:
     def run(self, body: Callable[[str], object]) -> Result:
         """Run to the end; ``body`` is called with the name of each task."""
 
-        def work(task: TaskDefinition) -> object:
+        def work(task: Task) -> object:
             self.worked.append(task.name)
             body(task.name)
             return "elsewhere" if task.name == "fork" else None
@@ -147,7 +147,7 @@ def test_a_driver_never_skips_what_it_started() -> None:
 
 def test_a_driver_skips_what_it_has_only_queued() -> None:
     others = [f"other{n}" for n in range(MAX_PARALLEL - 1)]
-    driver = Driver([*forked_run(fast_first=True), *(TaskDefinition(name=name) for name in others)])
+    driver = Driver([*forked_run(fast_first=True), *map(Task, others)])
 
     def body(task: str) -> None:
         if task == "fork":

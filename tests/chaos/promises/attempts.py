@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from retrofill.sdk.names import DEFAULT_POOL
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.pipeline import DEFAULT_POOL
 from tests.chaos.history import History
 from tests.chaos.promises.limits import most_at_once, work_spans
 

@@ -80,7 +80,7 @@ def one_suspect_at_a_time(history: History) -> Iterator[str]:
             yield f"{most} attempts retried suspects on {server} at once"
 
 
-def _too_many(history: History, by_pipeline: dict[str, list[dict[str, object]]], *, touching: bool) -> Iterator[str]:
+def _too_many(history: History, by_pipeline: dict[str, list[dict[str, Any]]], *, touching: bool) -> Iterator[str]:
     for name, spans in by_pipeline.items():
         if (most := most_at_once(spans, touching=touching)) > history.limits.get(name, most):
             yield f"{most} attempts of {name} at once, its limit is {history.limits[name]}"
@@ -106,13 +106,13 @@ def most_at_once(spans: Iterable[Mapping[str, Any]], *, touching: bool = True) -
     return most
 
 
-def work_spans(history: History) -> Iterable[dict[str, object]]:
+def work_spans(history: History) -> Iterable[dict[str, Any]]:
     """One span per execution of a run, from its first log entry to its last."""
-    spans: dict[tuple[int, int, int], dict[str, object]] = {}
+    spans: dict[tuple[int, int, int], dict[str, Any]] = {}
     for note in history.notes:
         execution = note["run"], note["attempt"], note["process"]
         span = spans.setdefault(execution, {**note, "began": note["at"], "ended": note["at"]})
-        span["ended"] = max(float(str(span["ended"])), note["at"])
+        span["ended"] = max(span["ended"], note["at"])
     return spans.values()
 
 

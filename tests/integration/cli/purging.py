@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.history import finished
 from tests.support.installation import Installation
+from tests.support.terminal import point_at
 
 from retrofill_core.store.purge import KINDS
 
@@ -77,8 +78,7 @@ def exported(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
 @pytest.fixture
 def here(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Installation:
     """Point the CLI at the installation."""
-    for variable, value in installation.environment().items():
-        monkeypatch.setenv(variable, value)
+    point_at(installation, monkeypatch)
     return installation
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
+from tests.support.terminal import point_at
 
 from retrofill_core.bus.dead_letters import dead_letter
 from retrofill_core.bus.envelope import Record, headers_of
@@ -29,8 +30,7 @@ def made(servers: Servers) -> Iterator[Installation]:
 
 @pytest.fixture(autouse=True)
 def _here(made: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, value in made.environment().items():
-        monkeypatch.setenv(variable, value)
+    point_at(made, monkeypatch)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
+from tests.support.terminal import point_at
 
 NOTES = "def page(context, team, channel='#data'): ...\n"
 SOURCE = """
@@ -53,8 +54,7 @@ def watched(servers: Servers) -> Iterator[Installation]:
 @pytest.fixture(autouse=True)
 def here(watched: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Point the CLI at the installation."""
-    for variable, value in watched.environment().items():
-        monkeypatch.setenv(variable, value)
+    point_at(watched, monkeypatch)
 
 
 def listed(cli, *more):

@@ -213,7 +213,7 @@ def test_tables_fit_80_columns(cli, pipeline):
 def test_dead_letters_are_listed_and_replayed(cli, pipeline):
     settings = Settings()
     poison: Producer = producer(settings, "test")
-    headers = [("ce_id", b"the-id"), ("ce_type", b"BackfillPauseRequested")]
+    headers: list[tuple[str, str | bytes | None]] = [("ce_id", b"the-id"), ("ce_type", b"BackfillPauseRequested")]
     poison.produce(settings.topic_prefix + Topic.BACKFILL_REQUESTS, key=b"sick", value=b"{", headers=headers)
     poison.flush(10)
     letter = _wait_for(lambda: next((x for x in _letters(cli) if x["key"] == "sick"), None))

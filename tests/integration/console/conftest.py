@@ -9,7 +9,7 @@ from tests.support.console import Web, start_console
 from tests.support.definitions import daily
 from tests.support.installation import Installation
 from tests.support.servers import Servers
-from tests.support.terminal import cli
+from tests.support.terminal import cli, point_at
 
 __all__ = ["cli", "here", "place", "web"]
 # Runs of these days fail, and hang.
@@ -34,5 +34,4 @@ def web(place: Installation) -> Web:
 @pytest.fixture
 def here(place: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Point the command line at the same installation."""
-    for variable, value in place.environment().items():
-        monkeypatch.setenv(variable, value)
+    point_at(place, monkeypatch)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from tests.integration.driver.world import World, world
-from tests.support.spark_cluster import HERE, connect_process, held_port
+from tests.support.spark_cluster import HERE, connect_process
 
 from retrofill.spark import java
 from retrofill_core.contract.topics import Topic
 from retrofill_core.settings import Settings
+from retrofill_tools.stack.ports import held_port
 from run_starter.executors import LaunchRequest
 
 __all__ = ["world"]

@@ -133,7 +133,12 @@ def test_a_job_that_an_orderly_stop_of_spark_cancels_is_lost_and_one_that_fails_
         error = job(lambda each: each // 0)
         assert "ZeroDivisionError" in str(error)
         assert sessions.lost(error) is None
-        threading.Thread(target=lambda: (until(Path(began).exists, "it runs"), server.terminate())).start()
+
+        def end_it() -> None:
+            until(Path(began).exists, "it runs")
+            server.terminate()
+
+        threading.Thread(target=end_it).start()
         assert sessions.lost(job(holds)) is not None
     assert SparkSession.getActiveSession() is None
 

@@ -15,10 +15,10 @@ import psutil
 import pytest
 from tests.support.installation import ROOT, Installation, until
 from tests.support.loading import definition_of, load_pipelines
+from tests.support.shown import everything
 from tests.support.spark_cluster import connect_process
 
 from retrofill.spark import java
-from retrofill_core.contract.topics import Topic
 from retrofill_core.settings import Settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -113,8 +113,8 @@ def test_no_secret_shows(
     (tmp_path / "job.py").write_text(SCRIPT)
     # As users start them: the command lines are looked at.
     installation.nursery = None
-    installation.start("backfill-planner", **given)
-    starter = installation.start("run-starter", RETROFILL_DRIVER_SLOTS="2", **given)
+    installation.start("backfill-planner", given)
+    starter = installation.start("run-starter", given, RETROFILL_DRIVER_SLOTS="2")
     for pipeline, location in load_pipelines(tmp_path / "pipeline.py"):
         installation.apply(definition_of(pipeline, location))
     ids = [installation.request(name, "2020-01-01", "2020-01-01", conf={"out": str(tmp_path)}) for name in "ps"]
@@ -131,14 +131,9 @@ def test_no_secret_shows(
     for command in (["config"], ["config", "--json"], ["status"], ["status", "--json"], ["pipelines", "show", "s"]):
         shown[" ".join(command)] = output(installation, given, command)
     assert "user_id=somebody" in shown["config"]
-    for home in (installation.settings.home, spark_home):
-        shown |= {str(log): log.read_text(errors="replace") for log in home.rglob("*.log*")}
+    shown |= {str(log): log.read_text(errors="replace") for log in spark_home.rglob("*.log*")}
+    shown |= everything(installation)
     assert str(installation.settings.home / "logs" / "drivers.log") in shown
-    for topic in Topic:
-        shown[topic] = "".join(f"{e.key} {e.value!r} {e.headers}" for e in installation.events(topic, progress=True))
-    tables = installation.query("SELECT tablename AS name FROM pg_tables WHERE schemaname = 'retrofill'")
-    for table in (row["name"] for row in tables):
-        shown[table] = str(installation.query(f"SELECT t::text AS row FROM {table} AS t"))  # type: ignore[arg-type]
     assert [place for place, text in shown.items() if CANARY in text or "aHVudGVy" in text] == []
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from tests.integration.driver.world import World, world
 
 from retrofill.states.attempt import AttemptMode
+from retrofill_core.contract.topics import Topic
 from run_starter.executors import LaunchRequest
 
 __all__ = ["world"]
@@ -38,7 +40,7 @@ def check(run):
 BROKEN = CODE.replace("p = Pipeline(", "import no_such_module\np = Pipeline(")
 
 
-def ranged(world: World, code: str = CODE, **conf: int) -> LaunchRequest:
+def ranged(world: World, code: str = CODE, **conf: Any) -> LaunchRequest:
     launch = world.launch(CODE, [world.run(day=day) for day in (1, 2, 3)], **conf)
     (world.out / "pipeline.py").write_text(code)
     return replace(launch, mode=AttemptMode.RANGE)
@@ -71,7 +73,7 @@ def test_a_range_that_fails_is_not_retried_and_says_why_so_that_it_can_be_split(
     for run in launch.runs:
         assert world.fields(launch, run)[-1] == "TaskReported check upstream_failed"
     assert world.fields(launch)[-1] == "AttemptEnded failed"
-    (end,) = [e.body for e in world.installation.events("run-reports") if e.body["type"] == "AttemptEnded"]
+    (end,) = [e.body for e in world.installation.events(Topic.RUN_REPORTS) if e.body["type"] == "AttemptEnded"]
     assert (end["error"]["type"], end["error"]["message"]) == ("ValueError", "this day fails")
     assert [path.name for path in world.out.glob("day=*")] == []
 

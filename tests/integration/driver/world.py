@@ -24,7 +24,7 @@ from retrofill_core.contract.topics import Topic
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.unpacked import code_of
 from retrofill_tools.client.attempts import OnDisk, lines
-from run_starter.executors import Launcher, LaunchRequest, OnDelivery, RunToDo, TimedOut
+from run_starter.executors import NOT_ALLOWED, Launcher, LaunchRequest, OnDelivery, RunToDo, TimedOut
 from run_starter.executors.build import build_executors
 from run_starter.executors.driver_reports import SOURCE
 from run_starter.host.report_wire import ReportWire
@@ -105,7 +105,7 @@ class Recorder:
     def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:
         self.over.put((begun, over))
 
-    def refused(self, launch: LaunchRequest, reason: str) -> None:
+    def refused(self, launch: LaunchRequest, reason: str, *, kind: str = NOT_ALLOWED) -> None:
         raise AssertionError(f"the settings forbid attempt {launch.attempt_id}: {reason}")
 
     def changed(self) -> None:

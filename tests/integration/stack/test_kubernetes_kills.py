@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import Any
 
 import pytest
 from tests.support.definitions import daily
+from tests.support.hosts import Ends
 from tests.support.installation import until
 from tests.support.kubernetes_api import KubernetesApi
 
 from retrofill.spark.clusters import tag_of
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.settings import Settings
-from run_starter.executors import Host, LaunchRequest, RunToDo
+from run_starter.executors import LaunchRequest, RunToDo
 from run_starter.executors.build import Dispatch
 from run_starter.executors.command import Drivers
 from run_starter.executors.logs import AttemptLogs
@@ -24,21 +24,6 @@ from run_starter.executors.logs import AttemptLogs
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 SECONDS = 240.0
 NAMESPACE = "backfills"
-
-
-class Told(Host):
-    """A host that remembers which drivers ended."""
-
-    def __init__(self) -> None:
-        self.ended: queue.SimpleQueue[tuple[int, bool]] = queue.SimpleQueue()
-
-    def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
-    ) -> None:
-        self.ended.put((launch.key, exited))
-
-    def changed(self) -> None:
-        """It asks for the condition when it needs it."""
 
 
 class Starter:
@@ -56,7 +41,7 @@ class Starter:
                 "spark_submit_conf": conf,
             }
         )
-        self.host = Told()
+        self.host = Ends()
         self._logs = AttemptLogs(settings, ())
         self.executors = Dispatch(Drivers(settings), self.host, self._logs)
 
@@ -106,7 +91,8 @@ def test_the_pod_of_an_attempt_that_is_ended_is_deleted(api: KubernetesApi, star
     waits(api, lambda: pod in api.pods(NAMESPACE), "the driver's pod is there")
     assert api.pods(NAMESPACE)[pod]["metadata"]["labels"]["spark-role"] == "driver"
     starter.executors.end(1)
-    assert starter.host.ended.get(timeout=SECONDS) == (1, True)
+    ended = starter.host.ended.get(timeout=SECONDS)
+    assert (ended.attempt_id, ended.exited) == (1, True)
     # Reported at once: a driver that never connected can begin nothing.
     waits(api, lambda: pod not in api.pods(NAMESPACE), "the pod is deleted")
 

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,13 @@ def write(run):
 WAITING = f"this release needs {REVISION_AFTER}: run this release's 'retrofill init'"
 
 
+def waits(name: str, replica: Replica) -> None:
+    """It says which schema it waits for."""
+    until(lambda: WAITING in replica.said(), f"the next {name} waits")
+    line = json.loads(next(line for line in replica.said().splitlines() if WAITING in line))
+    assert line["event"] == "waiting_for_init"
+
+
 @pytest.fixture(scope="module")
 def after(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The next release's code."""
@@ -55,7 +63,7 @@ def flow(tmp_path: Path) -> PipelineDefinition:
 def all_services(made: Installation, tree: Path = ROOT, *, wait: bool = True) -> dict[str, Replica]:
     """Start one replica of each service. Drivers run without Spark."""
     modules = {name: "light-starter" if name == "run-starter" else name for name in SERVICES}
-    return {name: made.start(module, wait, tree=tree) for name, module in modules.items()}
+    return {name: made.start(module, wait=wait, tree=tree) for name, module in modules.items()}
 
 
 def gated(made: Installation, gate: Path, month: int) -> str:
@@ -99,9 +107,7 @@ def test_a_release_goes_on_while_the_schema_grows_and_the_next_one_takes_over_it
     during = gated(installation, tmp_path / "during", 1)
     new = all_services(installation, after, wait=False)
     for name, replica in new.items():
-        until(lambda replica=replica: WAITING in replica.said(), f"the next {name} waits")
-        line = json.loads(next(line for line in replica.said().splitlines() if WAITING in line))
-        assert line["event"] == "waiting_for_init"
+        waits(name, replica)
     assert not [name for name, replica in new.items() if replica.process.poll() is not None or is_ready(replica)]
 
     # In the middle of a run: this run, later runs and new backfills all work.
@@ -109,7 +115,7 @@ def test_a_release_goes_on_while_the_schema_grows_and_the_next_one_takes_over_it
     assert schema_of(installation) == REVISION_AFTER
     finish(installation, during, tmp_path / "during")
     for name, replica in new.items():
-        until(lambda replica=replica: is_ready(replica), f"the next {name} is ready")
+        until(partial(is_ready, replica), f"the next {name} is ready")
     both = installation.request("flow", "2013-02-01", "2013-02-03")
     installation.wait_state(both, "succeeded")
 

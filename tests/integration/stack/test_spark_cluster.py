@@ -71,7 +71,7 @@ def world(installation: Installation, tmp_path: Path) -> Installation:
     file = tmp_path / "pipeline.py"
     file.write_text(CODE)
     (tmp_path / "job.py").write_text(SCRIPT)
-    installation.start("backfill-planner", **allowed(tmp_path))
+    installation.start("backfill-planner", allowed(tmp_path))
     for definition in definitions(file):
         installation.apply(definition)
     return installation
@@ -119,7 +119,7 @@ def test_a_backfill_by_spark_connect_survives_the_death_of_a_worker(
     spark: Cluster, world: Installation, tmp_path: Path
 ) -> None:
     with connect_server(tmp_path, JAVA, spark.address, EXECUTOR) as remote:
-        world.start("run-starter", **LEASE, RETROFILL_SPARK_REMOTE=remote)
+        world.start("run-starter", LEASE, RETROFILL_SPARK_REMOTE=remote)
         id = world.request("p", "2020-01-01", "2020-01-10", conf={"out": str(tmp_path / "out")})
         until(lambda: succeeded(world, id) >= 3, "some runs succeeded", spark.log, SECONDS)
         ((app),) = [app for app in spark.apps() if app["name"] == "retrofill-connect"]
@@ -143,7 +143,7 @@ def test_runs_by_spark_submit_are_applications_of_the_cluster(
         "RETROFILL_JAVA_HOME": str(JAVA.parent.parent),
         **allowed(tmp_path),
     }
-    world.start("run-starter", **LEASE, **environment)
+    world.start("run-starter", {**LEASE, **environment})
     before = {app["id"] for app in spark.apps()}
     only_script = world.request("t", "2020-01-01", "2020-01-01", conf={"out": str(tmp_path / "told")})
     assert ended(world, only_script) == {"succeeded": 1}

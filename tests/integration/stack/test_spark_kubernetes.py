@@ -5,9 +5,8 @@ recorded by a fake API server.
 from __future__ import annotations
 
 import json
-import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,11 +14,12 @@ from typing import Any
 
 import pytest
 from tests.support.definitions import daily
+from tests.support.hosts import DriverEnd, Ends
 
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.driver_package import SOURCE, entry
 from retrofill_core.settings import Settings
-from run_starter.executors import Host, LaunchRequest, RunToDo, submission
+from run_starter.executors import LaunchRequest, RunToDo, submission
 from run_starter.executors.spark_submit import SparkSubmit
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -76,24 +76,6 @@ class Refuse(BaseHTTPRequestHandler):
         """Discard the request log."""
 
 
-class Ended(Host):
-    """A host that only waits for the driver's end."""
-
-    def __init__(self) -> None:
-        self.fields: queue.SimpleQueue[tuple[int | None, bool, bool, str]] = queue.SimpleQueue()
-
-    def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
-        return None
-
-    def may_publish(self, launch: LaunchRequest, run_ids: Sequence[int]) -> bool:
-        return False
-
-    def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
-    ) -> None:
-        self.fields.put((begun, reported, exited, reason))
-
-
 @pytest.fixture
 def api() -> Iterator[Api]:
     """A listening server."""
@@ -124,13 +106,12 @@ def test_the_pod_of_a_driver_is_as_the_settings_say(api: Api, tmp_path: Path, mo
         }
     )
     day = datetime(2020, 1, 1, tzinfo=UTC)
-    host = Ended()
+    host = Ends()
     executor = SparkSubmit(settings, host)
     run = RunToDo(1, 1, day, day)
     executor.launch(LaunchRequest("b", 1, AttemptMode.EACH, (run,), daily(), {}, settings.lease_seconds))
-    begun, reported, exited, _ = host.fields.get(timeout=SECONDS)
     # It never connected, and now it cannot.
-    assert (begun, reported, exited) == (None, False, True)
+    assert host.ended.get(timeout=SECONDS) == DriverEnd(1, begun=None, reported=False, exited=True)
     ((path, pod),) = [(path, made) for path, made in api.asked if made["kind"] == "Pod"]
     assert path == f"/api/v1/namespaces/{NAMESPACE}/pods"
     assert pod["spec"]["serviceAccountName"] == "retrofill-driver"

@@ -104,13 +104,15 @@ class World:
         with psycopg.connect(installation.settings.dsn_of("owner")) as conn:
             # All test installations are copies of one, and would share the names of applications.
             conn.execute("UPDATE retrofill.installation SET id = %s", [str(uuid.uuid4())])
-        installation.start("backfill-planner", **self.settings)
+        installation.start("backfill-planner", self.settings)
         for pipeline, location in load_pipelines(folder / "pipeline.py"):
             installation.apply(definition_of(pipeline, location))
 
     def starter(self, mode: str = "cluster", **more: str) -> Replica:
         """Start a run-starter."""
-        return self.installation.start("run-starter", **self.settings, RETROFILL_SPARK_SUBMIT_DEPLOY_MODE=mode, **more)
+        return self.installation.start(
+            "run-starter", {**self.settings, **more}, RETROFILL_SPARK_SUBMIT_DEPLOY_MODE=mode
+        )
 
     def request(self, pipeline: str, endless: int = 0, day: int = 1, out: Path | None = None) -> str:
         """Request one day, of which so many executions never end by themselves."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from tests.support.lake import Attempt, Lake, PublicationFailed
@@ -73,7 +74,10 @@ def test_concurrent_runs_of_one_table_all_succeed_beside_a_foreign_writer(lake: 
             lake.spark.sql(f"INSERT INTO {lake.table} VALUES (DATE '2013-01-09', {n}, 'foreign')").collect()
 
     with ThreadPoolExecutor() as threads:
-        done = [threads.submit(insert), *(threads.submit(Attempt.publish, attempt) for attempt in attempts)]
+        done: list[Future[Any]] = [
+            threads.submit(insert),
+            *(threads.submit(Attempt.publish, attempt) for attempt in attempts),
+        ]
     for each in done:
         each.result()
     assert lake.content() == ["1 run 1", "2 run 2", "3 run 3", "4 run 4", *["9 foreign"] * 3]

@@ -22,7 +22,7 @@ from retrofill.driver.execute import Result
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.session import Sessions
 from retrofill.outputs import publication as of_folders
-from retrofill.outputs.base import BaseChanged
+from retrofill.outputs.base import BaseChanged, base_of_folder
 from retrofill.outputs.reviewed import remember
 from retrofill.outputs.tables.base import ReviewedRows
 from retrofill.outputs.tables.publication import Tables
@@ -424,7 +424,7 @@ def test_a_change_of_a_directory_before_the_exchange_is_told(tmp_path: Path) -> 
     new.mkdir(parents=True)
     (tmp_path / "day").mkdir()
     (tmp_path / "day" / "part-0").write_text("old")
-    base = of_folders.base_of_folder(tmp_path / "day")
+    base = base_of_folder(tmp_path / "day")
     of_folders.seal([of_folders.Written(new.parent, tmp_path / "day", "7-a", {"run": "7-a"})], 25)
     publication = of_folders.Publication(tmp_path / "day", "7-a", 25, 1, KEEP_DAYS, base)
     of_folders.refuse_changed_base(publication)
@@ -444,20 +444,21 @@ def test_the_base_of_a_directory_with_odd_contents(tmp_path: Path) -> None:
     """Links, names that are no text, deep and empty directories: each is found, and none is followed."""
     day = tmp_path / "day"
     day.mkdir()
-    seen = {of_folders.base_of_folder(day)}
+    seen = {base_of_folder(day)}
     for make in (
         lambda: Path(os.fsdecode(os.fsencode(day) + b"/\xff")).touch(),
         lambda: (day / "gone").symlink_to("nowhere"),
         lambda: (day / "around").symlink_to(day),
-        lambda: (day / "a" / "b" / "c").mkdir(parents=True) or (day / "a" / "b" / "c" / "part-0").touch(),
+        lambda: (day / "a" / "b" / "c").mkdir(parents=True),
+        lambda: (day / "a" / "b" / "c" / "part-0").touch(),
         lambda: (day / "_retrofill.json").write_text("{}"),
     ):
         make()
-        seen.add(of_folders.base_of_folder(day))
-        assert of_folders.base_of_folder(day) in seen
+        seen.add(base_of_folder(day))
+        assert base_of_folder(day) in seen
     assert len(seen) == 6
     (day / "empty").mkdir()
-    assert of_folders.base_of_folder(day) in seen
+    assert base_of_folder(day) in seen
 
 
 def restore(lake: Lake, run_id: int, undoes: int) -> Attempt:
