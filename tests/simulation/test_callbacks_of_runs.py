@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection
@@ -35,7 +36,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         for service in ALL:
             world.start(service)
         world.failing = {("p", FIRST + timedelta(days=n)) for n in range(1, DAYS)}
-        lists = {
+        lists: dict[str, Any] = {
             "on_run_failed": [
                 {"callback": "page", "digest_seconds": WINDOW_SECONDS},
                 {"callback": "page", "digest_seconds": 0},

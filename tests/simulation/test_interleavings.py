@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import date, timedelta
 from functools import partial
@@ -135,8 +136,8 @@ def test_a_definition_that_cannot_be_read_stops_its_own_backfill_only() -> None:
             )
         run_until(world, lambda: any(d.launch.backfill_id == "unreadable" for d in world.at_work))
         for row in world.database.tables["backfill"].rows:
-            if row.committed["id"] == "unreadable":
-                row.committed = {**row.committed, "definition": {"written_by": "a newer release"}}
+            if row.committed and row.committed["id"] == "unreadable":
+                row.alter(definition={"written_by": "a newer release"})
         world.crash(world.alive(RUN_STARTER)[0], machine=False)
         for driver in world.drivers:
             world.scheduler.kill(driver.process)
@@ -170,7 +171,7 @@ def test_definitions_that_cannot_be_read_hide_no_other_backfill_of_their_pipelin
             ask(f"unreadable-{n}", date(2019, 1, 1) + timedelta(days=n))
         run_until(world, lambda: len(world.database.rows("backfill")) == 40)
         for row in stored:
-            row.committed = {**row.committed, "definition": {"written_by": "a newer release"}}
+            row.alter(definition={"written_by": "a newer release"})
         ask("other", date(2020, 1, 1))
         run_until(world, lambda: len(world.database.rows("backfill")) == 41)
         began = world.scheduler.now
@@ -312,8 +313,9 @@ def test_a_relay_that_takes_over_notices_that_postgres_lost_a_published_batch(
     """
     drain(world, begin(world))
     (row,) = world.database.tables[SERVICE_TABLES[PLANNER.package].relay.name].rows
+    assert row.committed is not None
     batch = row.committed["batch"]
-    row.committed = {**row.committed, "batch": batch - 1, "batch_ids": []}
+    row.alter(batch=batch - 1, batch_ids=[])
     reasons: list[str] = []
     monkeypatch.setattr(services, "Relay", partial(Relay, went_back=reasons.append))
     (planner,) = world.alive(PLANNER)
@@ -404,7 +406,7 @@ def test_a_request_that_waits_for_a_held_pipeline_is_named_in_the_log() -> None:
         request = {"pipeline": "nobody", "from": "2020-01-01", "to": "2020-01-03"}
         world.publish(Topic.BACKFILL_REQUESTS, asking, BackfillRequested.model_validate(request))
 
-        def waits() -> list[dict[str, Any]]:
+        def waits() -> list[Mapping[str, Any]]:
             return [entry for entry in said if entry["event"] == "request_waits_for_pipelines"]
 
         run_until(world, lambda: bool(waits()))

@@ -17,7 +17,7 @@ from tests.support.definitions import daily
 from tests.support.tiers import some
 
 SEEDS = range(4)
-PIPELINES = {
+PIPELINES: dict[str, dict[str, Any]] = {
     "single": {},
     "batches": {"batch_size": 2},
     "ranges": {"batch_size": 4, "batch_mode": "range"},

@@ -7,7 +7,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +130,12 @@ class NoSpark:
 
     def release_publisher(self) -> None:
         """It has published folders only."""
+
+    def publisher(self) -> Any:
+        raise AssertionError("it publishes folders only")
+
+    def end_publications(self, attempts: Iterable[int]) -> None:
+        """There are none."""
 
 
 class World:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from retrofill.driver.context import run_of
+from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.kept import AREA, MARKER, key_of
 from retrofill.outputs.publication import sealed_folder
-from retrofill.outputs.staging import CannotStage, Staging
+from retrofill.outputs.staging import Staging
 from retrofill.protocol.launch import Launch, LaunchedRun
 
 DAYS = (1, 2, 3)

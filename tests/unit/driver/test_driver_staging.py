@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.kept import AREA, MARKER, key_of
 from retrofill.outputs.publication import sealed_folder
-from retrofill.outputs.staging import MAX_OUTPUTS, CannotStage, Staging, local_path
+from retrofill.outputs.staging import MAX_OUTPUTS, Staging, local_path
 from retrofill.protocol.launch import Launch
 
 

@@ -21,11 +21,12 @@ from retrofill.driver.execute import Result
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.script_fields import Fields
 from retrofill.driver.session import Sessions
+from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.kept import AREA, MARKER, key_of
 from retrofill.outputs.places import PlaceTaken, owned, release
 from retrofill.outputs.publication import Publication, publish
 from retrofill.outputs.restoring import restore
-from retrofill.outputs.staging import CannotStage, Staging
+from retrofill.outputs.staging import Staging
 from retrofill.outputs.tables.publication import Tables
 from retrofill.protocol.launch import Launch, Piece
 
