@@ -11,7 +11,7 @@ from retrofill_core.contract.topics import RUN_STARTER
 from tests.simulation.schedule import Scenario, run_until
 from tests.simulation.services import Instance
 from tests.simulation.shims import exchanged
-from tests.simulation.test_interleavings import begin, drain
+from tests.simulation.steps import begin, drain
 from tests.simulation.world import World
 
 
