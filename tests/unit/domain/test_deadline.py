@@ -102,14 +102,10 @@ def average(last_n=10, min_runs=2, seconds=0.0):
     )
 
 
-def test_an_average_counts_from_the_start():
-    arming = arm_by_average(average(seconds=5), [timedelta(seconds=10), timedelta(seconds=20)], DUE)
-    assert (arming.state, arming.due_at) == (S.ARMED, DUE + timedelta(seconds=20))
-
-
-def test_a_run_of_a_range_has_the_time_of_all_its_runs():
-    arming = arm_by_average(average(seconds=5), [timedelta(seconds=10), timedelta(seconds=20)], DUE, runs=4)
-    assert arming.due_at == DUE + timedelta(seconds=65)
+@pytest.mark.parametrize(("runs", "seconds"), [(1, 20), (4, 65)])
+def test_an_average_counts_from_the_start_for_each_run_of_a_range(runs, seconds):
+    arming = arm_by_average(average(seconds=5), [timedelta(seconds=10), timedelta(seconds=20)], DUE, runs=runs)
+    assert (arming.state, arming.due_at) == (S.ARMED, DUE + timedelta(seconds=seconds))
 
 
 def test_an_average_of_too_few_is_no_deadline():

@@ -247,15 +247,9 @@ def test_each_reason_with_each_behavior(finished, behavior, expected, over, outs
     assert made.runs == (2 if expected is None else 1)
 
 
-def test_the_pipelines_dates_are_a_closed_range_of_logical_dates():
-    made = planned(
-        pipeline(start="2024-01-02", end="2024-01-03"), between(days(4)), History(), ReprocessBehavior.NONE, FAR
-    )
-    assert made.skipped == [SkipReason.OUTSIDE_DATES, None, None, SkipReason.OUTSIDE_DATES]
-
-
-def test_the_pipelines_dates_may_be_moments():
-    dates = {"start": "2024-01-02T00:00:00+00:00", "end": "2024-01-03T00:00:00+00:00"}
+@pytest.mark.parametrize("time", ["", "T00:00:00+00:00"])
+def test_the_pipelines_dates_are_a_closed_range_of_logical_dates_or_moments(time):
+    dates = {"start": f"2024-01-02{time}", "end": f"2024-01-03{time}"}
     made = planned(pipeline(**dates), between(days(4)), History(), ReprocessBehavior.NONE, FAR)
     assert made.skipped == [SkipReason.OUTSIDE_DATES, None, None, SkipReason.OUTSIDE_DATES]
 

@@ -15,6 +15,7 @@ from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
+from tests.unit.driver import launches
 
 from retrofill.driver.context import Run, run_of
 from retrofill.driver.execute import Result
@@ -55,27 +56,21 @@ class Who:
             start = self.start + n * self.length
             offsets = [each.astimezone(ZoneInfo(self.zone)).utcoffset() for each in (start, start + self.length)]
             runs.append(
-                {
-                    "id": self.run + n,
-                    "attempt": 1,
-                    "interval_start": start.astimezone(UTC).isoformat(),
-                    "interval_end": (start + self.length).astimezone(UTC).isoformat(),
-                    "utc_offsets": [each.total_seconds() for each in offsets if each is not None],
-                    "restores": self.undoes,
-                }
+                launches.run_of(
+                    self.run + n,
+                    start.astimezone(UTC).isoformat(),
+                    (start + self.length).astimezone(UTC).isoformat(),
+                    utc_offsets=[each.total_seconds() for each in offsets if each is not None],
+                    restores=self.undoes,
+                )
             )
-        definition = {"name": self.pipeline, "schedule": "@daily", "timezone": self.zone, "tasks": [{"name": "a"}]}
-        return Launch.of(
-            {
-                "backfill_id": f"of {self.run}",
-                "attempt_id": self.attempt or self.run,
-                "mode": "each" if self.count == 1 else "range",
-                "runs": runs,
-                "pipeline": {**definition, "code": {"file": "/p.py", "attribute": "p"}},
-                "lease_seconds": 60,
-                "installation": self.installation,
-                "keep_replaced_days": 7,
-            }
+        return launches.launch_of(
+            *runs,
+            pipeline={"name": self.pipeline, "timezone": self.zone},
+            backfill_id=f"of {self.run}",
+            attempt_id=self.attempt or self.run,
+            installation=self.installation,
+            keep_replaced_days=7,
         )
 
 
