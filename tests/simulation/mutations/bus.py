@@ -12,7 +12,6 @@ from sqlalchemy import select, update
 import run_starter.handler
 from backfill_planner.handler import PlannerHandler
 from retrofill_core.bus import transaction
-from retrofill_core.bus.clients import producer
 from retrofill_core.bus.faults import Fault, classify
 from retrofill_core.bus.relay import relay
 from retrofill_core.bus.relay.numbering import BATCH_BYTES, Batch, Numbering
@@ -59,6 +58,8 @@ def messages_before_commit(patch: Patch) -> None:
 
 def transactions_of_each_instance(patch: Patch) -> None:
     """Each relay has its own transactional id, so Kafka does not fence its predecessor."""
+    # The simulation's own.
+    producer = vars(relay)["producer"]
 
     def own(settings: Any, client_id: str, **more: Any) -> Any:
         return producer(settings, client_id, **{**more, "transactional.id": client_id})
@@ -150,11 +151,11 @@ def events_outside_the_transaction(patch: Patch) -> None:
             later.append((own, list(rows)))
 
     later: list[Any] = []
-    insert_rows = outbox.insert_rows
+    insert_rows, begin = outbox.insert_rows, vars(context)["shard_transaction"]  # the simulation's own
 
     @contextmanager
     def in_two(engine: Any, *args: Any) -> Iterator[Any]:
-        with transaction.shard_transaction(engine, *args) as tx:
+        with begin(engine, *args) as tx:
             yield tx
         mine, later[:] = list(later), []
         for own, rows in mine:
