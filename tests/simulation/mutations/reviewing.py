@@ -11,7 +11,6 @@ import run_starter.claims.checks
 import run_starter.host.launching
 import run_starter.reports.decide
 import run_starter.reports.handling
-from backfill_planner.decide import judge
 from retrofill_core.store import reviews
 from run_starter.reports.steps import HoldAgain
 from tests.simulation.mutations.patch import Patch
@@ -39,11 +38,13 @@ def discards_what_was_approved(patch: Patch) -> None:
 
 def reviews_what_is_not_finished(patch: Patch) -> None:
     """A review begins with the first staged run."""
+    judge = backfill_planner.endings.judge
     patch(backfill_planner.endings, "judge", lambda snapshot: judge(replace(snapshot, any_open=False)))
 
 
 def no_review_begins(patch: Patch) -> None:
     """Only backfills without unfinished runs are looked at."""
+    judge = backfill_planner.endings.judge
     patch(backfill_planner.endings, "judge", lambda snapshot: judge(replace(snapshot, any_open=True)))
 
 
