@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import closing
 from datetime import date, timedelta
 from functools import partial
@@ -375,7 +374,7 @@ def test_a_request_that_waits_for_a_held_pipeline_is_named_in_the_log() -> None:
         apply(world, max_active_runs=2)
         ask(world, asking, "nobody")
 
-        def waits() -> list[Mapping[str, Any]]:
+        def waits() -> list[dict[str, Any]]:
             return [entry for entry in said if entry["event"] == "request_waits_for_pipelines"]
 
         run_until(world, lambda: bool(waits()))

@@ -17,11 +17,10 @@ def day(year: int, month: int, number: int, **by_state: int) -> dict[str, Any]:
 
 
 def shown(unit: str, cells: list[dict[str, Any]], *, colored: bool = False) -> list[str]:
-    text = StringIO()
-    out = Console(width=80, file=text, force_terminal=colored, color_system="truecolor" if colored else None)
+    out = Console(width=80, file=StringIO(), force_terminal=colored, color_system="truecolor" if colored else None)
     for line in render({"unit": unit, "cells": cells}, colored=colored):
         out.print(line)
-    return text.getvalue().splitlines()
+    return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
 def test_months_are_rows_and_each_state_has_a_letter() -> None:
