@@ -55,7 +55,7 @@ MOMENTS = [
     "9999-12-31T23:59:59-05:00",
 ]
 NUMBERS = [0, 1, -1, 2**31, 2**63 - 1, 2**63, -(2**64), 0.5, 1e308, float("nan"), float("inf"), True]
-BROKEN = [None, [], {}, "", *TROUBLE, *NUMBERS, *DATES, *MOMENTS]
+BROKEN: list[Any] = [None, [], {}, "", *TROUBLE, *NUMBERS, *DATES, *MOMENTS]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from retrofill.outputs.tables import publication as module
 from retrofill.outputs.tables.group import Group, groups_of
 from retrofill.outputs.tables.marker import Commit
 from retrofill.outputs.tables.protocol import Burned, Looked, NotPublished
-from retrofill.outputs.tables.publication import NotPermitted, TablePublication, steps
+from retrofill.outputs.tables.publication import NotPermitted, TablePublication, TableResult, steps
 from retrofill.protocol.facts import ErrorInfo
 from retrofill.protocol.launch import LaunchedRun
 from retrofill.protocol.table_output import TableOutput
@@ -84,6 +84,8 @@ def number(run: LaunchedRun) -> int:
 
 
 class Base:
+    fixed: bool
+
     def __init__(self, session: World, table: str) -> None:
         self.world = session
         self.table = table
@@ -280,7 +282,7 @@ def _play(case: Case, first: int | None, second: int) -> tuple[bool, bool]:
     publisher.finish()
     results = publisher.publication.results
     _check(case, world, results)
-    if not case.table.fixed and any(isinstance(each, ErrorInfo) for each in results.values()):  # type: ignore[attr-defined]
+    if not case.table.fixed and any(isinstance(each, ErrorInfo) for each in results.values()):
         # A run fails only once the operations of all its publishers have ended.
         driver.ended = True
     else:
@@ -301,7 +303,7 @@ def _play(case: Case, first: int | None, second: int) -> tuple[bool, bool]:
     return driver_goes_on, publisher_goes_on
 
 
-def _check(case: Case, world: World, results: Mapping[int, str | ErrorInfo]) -> None:
+def _check(case: Case, world: World, results: Mapping[int, TableResult]) -> None:
     """Each run that is fit is published once, and no other changes anything."""
     for id in range(1, RUNS + 1):
         fit = id not in case.refused and id not in case.unfit

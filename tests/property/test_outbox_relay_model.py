@@ -220,7 +220,7 @@ def explore(protocol):
     lead to it.
     """
     start = World()
-    before = {start: None}
+    before: dict[World, tuple[World, str] | None] = {start: None}
     queue = deque([start])
     stuck = []
     while queue:

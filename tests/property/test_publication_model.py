@@ -17,10 +17,9 @@ import pytest
 from tests.support.tiers import some
 
 from retrofill.outputs import publication as publication_module
-from retrofill.outputs.kept import KEPT, NotKept, copy, find, find_before, key_of, put_marker
+from retrofill.outputs.kept import AREA, KEPT, NotKept, copy, find, find_before, key_of, put_marker, sweep
 from retrofill.outputs.places import PlaceTaken
 from retrofill.outputs.publication import (
-    AREA,
     Publication,
     PublishedAgain,
     StagedOutputGone,
@@ -31,7 +30,6 @@ from retrofill.outputs.publication import (
     seal,
     sealing,
     steps,
-    sweep,
 )
 
 # Attempts are numbered across all runs, so their ids are larger than those of these few runs.
@@ -333,9 +331,9 @@ def test_a_straggler_that_still_writes_for_an_earlier_run_is_never_published(tar
     assert not own_folder(target, run(2)).exists()
 
 
-def test_who_writes_to_the_output_itself_is_displaced(target: Path) -> None:
+def test_who_writes_to_the_output_itself_is_displaced(target: Path, way: str) -> None:
     publisher = Publisher(staged(target, 2))
-    publisher.until("publish:rename" if publication_module.exchange(target, target) is None else "publish:exchange")
+    publisher.until(f"publish:{way}")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     (target / "part-of-somebody").write_text("x")

@@ -32,7 +32,7 @@ REVIEW_SECONDS = 3.0
 class Commands:
     """``at`` plans an action, so many seconds from now."""
 
-    def __init__(self, world: World, at: Callable[[float, Callable[[], None]], None]) -> None:
+    def __init__(self, world: World, at: Callable[[float, Callable[[], object]], None]) -> None:
         self._world = world
         self._random = world.random
         self._at = at

@@ -77,7 +77,7 @@ class Scheduler:
         self.until: Callable[[], bool] | None = None
         self.switch_chance = 0.5
         self._main: greenlet = getcurrent()
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._event_no = 0
         self._unwinding = False
 
@@ -98,7 +98,7 @@ class Scheduler:
         self.tasks.append(task)
         return task
 
-    def at(self, moment: float, action: Callable[[], None]) -> None:
+    def at(self, moment: float, action: Callable[[], object]) -> None:
         """Call ``action`` at true time ``moment``, between two steps."""
         self._event_no += 1
         heapq.heappush(self._events, (moment, self._event_no, action))

@@ -10,7 +10,7 @@ from retrofill_core.bus.relay.relay import Relay
 from retrofill_core.contract.topics import PLANNER, Topic
 from tests.simulation.schedule import Scenario, run_schedule
 from tests.simulation.shims import exchanged
-from tests.simulation.test_interleavings import begin, drain
+from tests.simulation.steps import begin, drain
 from tests.simulation.world import World
 
 SCHEDULES = 16

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrofill_core.contract.backfills import BackfillRequested, BackfillResumeRequested
+from retrofill_core.contract.backfills import BackfillResumeRequested
 from retrofill_core.contract.base import Message
-from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.budget import Budget
-from tests.simulation.schedule import DRAIN_SECONDS, FIRST, Scenario, run_until, run_until_drained
+from tests.simulation.schedule import FIRST, run_until
+from tests.simulation.steps import apply, ask, drain
 from tests.simulation.world import World
-from tests.support.definitions import daily
 
 DAYS = 9
 
 
 def begin(world: World, **budget: Any) -> None:
-    world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", max_active_runs=1)))
-    request = {"pipeline": "p", "from": "2020-01-01", "to": f"2020-01-0{DAYS}", "budget": budget}
-    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request))
+    apply(world, max_active_runs=1)
+    ask(world, days=DAYS, budget=budget)
 
 
 def events(world: World, type: str) -> list[dict[str, Any]]:
@@ -54,14 +52,11 @@ def test_a_backfill_pauses_once_and_goes_on_with_a_larger_budget(world: World) -
     say(world, BackfillResumeRequested(budget=Budget(failed_runs=2)), "BackfillCommandRejected", 2)
     say(world, BackfillResumeRequested(budget=Budget(failed_runs=6)), "BackfillResumed", 1)
     assert paused(world, 2)["cause"] == "budget"
-    run_until_drained(world, Scenario(world), world.scheduler.now + DRAIN_SECONDS)
-    world.oracle.check_end()
+    drain(world)
 
 
 def test_progress_is_announced_while_runs_end(world: World) -> None:
     begin(world)
-    run_until_drained(world, Scenario(world), world.scheduler.now + DRAIN_SECONDS)
-    world.oracle.check_end()
-    assert [event["sequence"] for event in events(world, "BackfillProgress")] == list(
-        range(1, len(events(world, "BackfillProgress")) + 1)
-    )
+    drain(world)
+    sequence = [event["sequence"] for event in events(world, "BackfillProgress")]
+    assert sequence == list(range(1, len(sequence) + 1))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection
 
-from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.contract.pipelines import PipelineApplied
-from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
+from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER
 from retrofill_core.store import listed
+from tests.simulation import steps
 from tests.simulation.mutations.watching import failures_join_without_a_lock
-from tests.simulation.schedule import DRAIN_SECONDS, FIRST, Scenario, run_until, run_until_drained
+from tests.simulation.schedule import FIRST, run_until
 from tests.simulation.shims import exchanged
 from tests.simulation.world import ALL, World
-from tests.support.definitions import daily
 
 SEEDS = range(3)
 DAYS = 4
@@ -35,7 +34,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         for service in ALL:
             world.start(service)
         world.failing = {("p", FIRST + timedelta(days=n)) for n in range(1, DAYS)}
-        lists = {
+        lists: dict[str, Any] = {
             "on_run_failed": [
                 {"callback": "page", "digest_seconds": WINDOW_SECONDS},
                 {"callback": "page", "digest_seconds": 0},
@@ -43,17 +42,15 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
             "on_backfill_failed": [{"callback": "page"}],
             "on_backfill_succeeded": [{"callback": "page"}],
         }
-        world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", max_active_runs=2, **lists)))
-        request_ = {"pipeline": "p", "from": "2020-01-01", "to": f"2020-01-0{DAYS}"}
-        world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request_))
+        steps.apply(world, max_active_runs=2, **lists)
+        steps.ask(world, days=DAYS)
         yield world
         world.close()
 
 
 def drain(world: World) -> None:
     """Run to the end: each failed run is in one callback of each place, and one end is called."""
-    run_until_drained(world, Scenario(world), world.scheduler.now + DRAIN_SECONDS)
-    world.oracle.check_end()
+    steps.drain(world)
     rows = world.database.rows("callback")
     assert {row["state"] for row in rows} == {"succeeded"}
     assert [row["occasion"] for row in rows if row["occasion"] != "run_failed"] == ["backfill_failed"]

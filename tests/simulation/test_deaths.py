@@ -15,7 +15,8 @@ from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.topics import PLANNER, Topic
-from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
+from tests.simulation.schedule import Scenario, run_until
+from tests.simulation.steps import drain
 from tests.simulation.world import World
 from tests.support.definitions import daily
 
@@ -58,8 +59,7 @@ def planner_dies_of(world: World, patch: pytest.MonkeyPatch, killer: str) -> Cou
 
 def is_set_aside_alone(world: World, scenario: Scenario, deaths: Counter[int]) -> None:
     run_until(world, lambda: bool(world.broker.read(str(Topic.DEAD_LETTERS))))
-    run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
-    world.oracle.check_end()
+    drain(world, scenario)
     (letter,) = (entry for _, _, entry in world.broker.read(str(Topic.DEAD_LETTERS)))
     assert letter.key == KILLER.encode()
     assert f"died {DEATHS} times" in dict(letter.headers)["retrofill_reason"].decode()  # type: ignore[union-attr]

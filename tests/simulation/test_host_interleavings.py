@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from retrofill_core.contract.topics import RUN_STARTER
-from tests.simulation.schedule import Scenario
+from tests.simulation.schedule import Scenario, run_until
 from tests.simulation.services import Instance
 from tests.simulation.shims import exchanged
-from tests.simulation.test_interleavings import begin, drain, run_until
+from tests.simulation.steps import begin, drain
 from tests.simulation.world import World
 
 

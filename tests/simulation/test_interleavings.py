@@ -13,9 +13,8 @@ import pytest
 
 from retrofill.log import FIELDS
 from retrofill_core.bus.relay.relay import Relay
-from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillRequested
+from retrofill_core.contract.backfills import BackfillCancelRequested
 from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
 from retrofill_core.store import attempts
 from retrofill_core.store.tables import SERVICE_TABLES
@@ -27,25 +26,12 @@ from tests.simulation import services
 from tests.simulation.drivers import Driver
 from tests.simulation.memory import errors
 from tests.simulation.memory.rows import NO_KEY_UPDATE, UPDATE, Tx
-from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
+from tests.simulation.schedule import Scenario, run_until
 from tests.simulation.scheduler import Task
-from tests.simulation.servers import LOST, body_of
 from tests.simulation.shims import exchanged
+from tests.simulation.steps import apply, ask, begin, drain, lose
 from tests.simulation.world import ALL, World
-from tests.support.definitions import alert, daily
-
-
-def begin(world: World, *, at_once: int = 1, days: int = 3, **more: Any) -> Scenario:
-    """Apply a pipeline and request a backfill of three runs, one at a time."""
-    world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", **more)))
-    request = {"pipeline": "p", "from": "2020-01-01", "to": f"2020-01-{days:02}", "max_active_runs": at_once}
-    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request))
-    return Scenario(world)
-
-
-def drain(world: World, scenario: Scenario) -> None:
-    run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
-    world.oracle.check_end()
+from tests.support.definitions import alert
 
 
 def check(world: World, key: str) -> None:
@@ -127,16 +113,12 @@ def test_a_definition_that_cannot_be_read_stops_its_own_backfill_only() -> None:
             world.start(service)
         scenario = Scenario(world)
         for name in ("unreadable", "other"):
-            world.publish(Topic.PIPELINES, name, PipelineApplied(pipeline=daily(name)))
-            world.publish(
-                Topic.BACKFILL_REQUESTS,
-                name,
-                BackfillRequested.model_validate({"pipeline": name, "from": "2020-01-01", "to": "2020-01-02"}),
-            )
+            apply(world, name)
+            ask(world, name, name, days=2)
         run_until(world, lambda: any(d.launch.backfill_id == "unreadable" for d in world.at_work))
         for row in world.database.tables["backfill"].rows:
-            if row.committed["id"] == "unreadable":
-                row.committed = {**row.committed, "definition": {"written_by": "a newer release"}}
+            if row.committed and row.committed["id"] == "unreadable":
+                row.alter(definition={"written_by": "a newer release"})
         world.crash(world.alive(RUN_STARTER)[0], machine=False)
         for driver in world.drivers:
             world.scheduler.kill(driver.process)
@@ -159,19 +141,15 @@ def test_definitions_that_cannot_be_read_hide_no_other_backfill_of_their_pipelin
     with exchanged():
         world = World(next(seed for seed in range(100) if World(seed).partitions == 1))
         world.start(PLANNER)
-        world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", max_active_runs=2)))
+        apply(world, max_active_runs=2)
         stored = world.database.tables["backfill"].rows
-
-        def ask(id: str, day: date) -> None:
-            asked = {"pipeline": "p", "from": f"{day}", "to": f"{day}"}
-            world.publish(Topic.BACKFILL_REQUESTS, id, BackfillRequested.model_validate(asked))
-
         for n in range(40):
-            ask(f"unreadable-{n}", date(2019, 1, 1) + timedelta(days=n))
+            day: dict[str, Any] = dict.fromkeys(("from", "to"), str(date(2019, 1, 1) + timedelta(days=n)))
+            ask(world, f"unreadable-{n}", **day)
         run_until(world, lambda: len(world.database.rows("backfill")) == 40)
         for row in stored:
-            row.committed = {**row.committed, "definition": {"written_by": "a newer release"}}
-        ask("other", date(2020, 1, 1))
+            row.alter(definition={"written_by": "a newer release"})
+        ask(world, "other", days=1)
         run_until(world, lambda: len(world.database.rows("backfill")) == 41)
         began = world.scheduler.now
         world.start(RUN_STARTER)
@@ -212,14 +190,7 @@ def test_an_attempt_whose_claim_was_not_answered_is_launched_all_the_same(world:
 @pytest.mark.parametrize("kind", ["BackfillPlanned", "BackfillCancelling", "RunSucceeded", "RunCancelled"])
 def test_a_message_that_became_a_dead_letter_does_no_harm(world: World, kind: str) -> None:
     """The message is only a hint: its reader finds the work without it, even without a takeover."""
-
-    def spoil(topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None) -> bytes | None:
-        if body_of(value).get("type") != kind or topic not in (Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS):
-            return value
-        world.lost[(dict(headers)["ce_id"] or b"").decode()] = value or b""
-        return LOST
-
-    world.broker.spoil = spoil
+    lose(world, kind)
     scenario = begin(world)
     if "Cancel" in kind:
         world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillCancelRequested())
@@ -312,8 +283,9 @@ def test_a_relay_that_takes_over_notices_that_postgres_lost_a_published_batch(
     """
     drain(world, begin(world))
     (row,) = world.database.tables[SERVICE_TABLES[PLANNER.package].relay.name].rows
+    assert row.committed is not None
     batch = row.committed["batch"]
-    row.committed = {**row.committed, "batch": batch - 1, "batch_ids": []}
+    row.alter(batch=batch - 1, batch_ids=[])
     reasons: list[str] = []
     monkeypatch.setattr(services, "Relay", partial(Relay, went_back=reasons.append))
     (planner,) = world.alive(PLANNER)
@@ -375,9 +347,8 @@ def _hold_a_lock_in_one_shard_and_ask_in_another(world: World) -> None:
     end = world.scheduler.now + 3.0
     world.scheduler.at(end, lambda: None)
     world.scheduler.run(lambda: world.scheduler.now >= end)
-    world.publish(Topic.PIPELINES, pipeline, PipelineApplied(pipeline=daily(pipeline)))
-    request = {"pipeline": "nobody", "from": "2020-01-01", "to": "2020-01-03"}
-    world.publish(Topic.BACKFILL_REQUESTS, asking, BackfillRequested.model_validate(request))
+    apply(world, pipeline)
+    ask(world, asking, "nobody")
 
     def refused() -> bool:
         events = [world.body(entry) for _, _, entry in world.broker.read(str(Topic.BACKFILL_EVENTS))]
@@ -396,13 +367,12 @@ def test_a_request_that_waits_for_a_held_pipeline_is_named_in_the_log(caplog: py
         shard = partition_of("p", world.partitions)
         asking = next(id for n in count() if partition_of(id := f"r{n}", world.partitions) != shard)
         world.start(PLANNER)
-        world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p")))
+        apply(world)
         run_until(world, lambda: bool(world.database.rows("pipeline")))
         other = world.database.begin("somebody else")
         other.lock(world.database.tables["pipeline"].rows[0], UPDATE)
-        world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", max_active_runs=2)))
-        request = {"pipeline": "nobody", "from": "2020-01-01", "to": "2020-01-03"}
-        world.publish(Topic.BACKFILL_REQUESTS, asking, BackfillRequested.model_validate(request))
+        apply(world, max_active_runs=2)
+        ask(world, asking, "nobody")
 
         def waits() -> list[dict[str, Any]]:
             return [vars(each)[FIELDS] for each in caplog.records if each.msg == "request_waits_for_pipelines"]

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.contract.pipelines import PipelineApplied
-from retrofill_core.contract.topics import PLANNER, RUN_STARTER, Topic
-from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER
+from tests.simulation.schedule import run_until
 from tests.simulation.shims import exchanged
+from tests.simulation.steps import apply, ask, drain
 from tests.simulation.world import World
-from tests.support.definitions import daily
 
 
 @pytest.fixture(params=range(4))
@@ -25,10 +23,8 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         world.start(PLANNER)
         world.start(RUN_STARTER, ["default"])
         for pool in ("default", "other"):
-            definition = daily(pool, pool=pool, max_active_runs=3)
-            world.publish(Topic.PIPELINES, pool, PipelineApplied(pipeline=definition))
-            request_ = {"pipeline": pool, "from": "2020-01-01", "to": "2020-01-06"}
-            world.publish(Topic.BACKFILL_REQUESTS, pool, BackfillRequested.model_validate(request_))
+            apply(world, pool, pool=pool, max_active_runs=3)
+            ask(world, pool, pool, days=6)
         yield world
         world.close()
 
@@ -42,8 +38,7 @@ def test_what_nobody_serves_waits_until_somebody_does(world: World) -> None:
     assert states(world, "other") == ["queued"] * 6
     assert [row["pool"] for row in world.database.rows("seat_wait")] == ["other"]
     world.start(RUN_STARTER, ["other", "default"])
-    run_until_drained(world, Scenario(world), world.scheduler.now + DRAIN_SECONDS)
-    world.oracle.check_end()
+    drain(world)
     assert states(world, "other") == ["succeeded"] * 6
     hosts = {row["id"]: row["pool"] for row in world.database.rows("host")}
     assert {hosts[row["host_id"]] for row in world.database.rows("attempt") if row["backfill_id"] == "other"} == {

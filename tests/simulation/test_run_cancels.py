@@ -7,28 +7,21 @@ from typing import Any
 
 import pytest
 
-from retrofill_core.contract.backfills import BackfillPauseRequested, BackfillRequested, RunCancelRequested
-from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.backfills import BackfillPauseRequested, RunCancelRequested
 from retrofill_core.contract.topics import RUN_STARTER, Topic
 from run_starter.executors import RunToDo
+from tests.simulation import steps
 from tests.simulation.drivers import Driver
-from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
+from tests.simulation.schedule import Scenario, run_until
 from tests.simulation.scheduler import Task
-from tests.simulation.servers import LOST, body_of
 from tests.simulation.world import World
-from tests.support.definitions import daily
 
 DAYS = 8
 
 
 def begin(world: World, mode: str = "each") -> Scenario:
     """Request a backfill of eight runs in batches of four or ranges of eight, one after another."""
-    world.publish(
-        Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", batch_size=DAYS, batch_mode=mode, max_active_runs=1))
-    )
-    request = {"pipeline": "p", "from": "2020-01-01", "to": f"2020-01-0{DAYS}"}
-    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request))
-    return Scenario(world)
+    return steps.begin(world, days=DAYS, batch_size=DAYS, batch_mode=mode)
 
 
 def cancel(world: World, *runs: int) -> None:
@@ -37,8 +30,7 @@ def cancel(world: World, *runs: int) -> None:
 
 def ended(world: World, scenario: Scenario) -> dict[int, str]:
     """Run until all is done. Returns the state of each run. Nothing counts as a loss."""
-    run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
-    world.oracle.check_end()
+    steps.drain(world, scenario)
     runs = world.database.rows("run")
     assert {(run["lost_attempts"], run["range_limit"]) for run in runs} == {(0, None)}
     assert world.database.rows("backfill")[0]["state"] == "failed"
@@ -105,13 +97,7 @@ def test_queued_runs_of_a_paused_backfill_are_cancelled_while_it_is_paused(world
 
 
 def test_a_cancel_whose_hint_is_lost_is_applied_before_the_run_starts(world: World) -> None:
-    def spoil(topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None) -> bytes | None:
-        if topic != Topic.BACKFILL_EVENTS or body_of(value).get("type") != "RunCancelAccepted":
-            return value
-        world.lost[(dict(headers)["ce_id"] or b"").decode()] = value or b""
-        return LOST
-
-    world.broker.spoil = spoil
+    steps.lose(world, "RunCancelAccepted")
     scenario = begin(world)
     run_until(world, lambda: bool(world.at_work))
     cancel(world, 8)
@@ -138,12 +124,6 @@ def test_a_run_that_is_accepted_before_its_driver_ends_is_published(world: World
     cancel(world, 2)
     run_until(world, lambda: bool(world.database.rows("run_cancel")) and is_staged())
     starter.process.frozen = False
-    states = ended_in_any_state(world, scenario)
-    assert states == dict.fromkeys(range(1, DAYS + 1), "succeeded")
+    steps.drain(world, scenario)
+    assert {run["state"] for run in world.database.rows("run")} == {"succeeded"}
     assert world.database.rows("backfill")[0]["state"] == "succeeded"
-
-
-def ended_in_any_state(world: World, scenario: Scenario) -> dict[int, str]:
-    run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
-    world.oracle.check_end()
-    return {run["id"]: run["state"] for run in world.database.rows("run")}

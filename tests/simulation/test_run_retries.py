@@ -5,13 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from retrofill_core.contract.backfills import BackfillRequested, RunRetryRequested
-from retrofill_core.contract.pipelines import PipelineApplied
+from retrofill_core.contract.backfills import RunRetryRequested
 from retrofill_core.contract.topics import PLANNER, RUN_STARTER, Topic
-from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
-from tests.simulation.servers import LOST, body_of
+from tests.simulation.schedule import Scenario, run_until
+from tests.simulation.steps import apply, ask, drain, lose
 from tests.simulation.world import World
-from tests.support.definitions import daily
 
 FAILS = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -19,9 +17,8 @@ FAILS = datetime(2020, 1, 1, tzinfo=UTC)
 def begin(world: World, days: int = 2, **more: Any) -> Scenario:
     """Request a backfill whose first run fails, one run at a time."""
     world.failing = {("p", FAILS)}
-    world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", max_active_runs=1)))
-    request = {"pipeline": "p", "from": "2020-01-01", "to": f"2020-01-{days:02}", **more}
-    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request))
+    apply(world, max_active_runs=1)
+    ask(world, days=days, **more)
     return Scenario(world)
 
 
@@ -33,8 +30,7 @@ def retry(world: World, times: int = 1) -> str:
 
 def ended(world: World, scenario: Scenario) -> str:
     """Run until all is done. Returns the state of the backfill."""
-    run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
-    world.oracle.check_end()
+    drain(world, scenario)
     return str(world.database.rows("backfill")[0]["state"])
 
 
@@ -100,15 +96,9 @@ def test_a_retry_of_a_paused_backfill_starts_when_it_is_resumed(world: World) ->
 
 
 def test_a_retry_whose_reply_is_lost_is_started_all_the_same(world: World) -> None:
-    def spoil(topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None) -> bytes | None:
-        if topic != Topic.BACKFILL_EVENTS or body_of(value).get("type") != "RunsRetried":
-            return value
-        world.lost[(dict(headers)["ce_id"] or b"").decode()] = value or b""
-        return LOST
-
     scenario = begin(world)
     run_until(world, lambda: has_failed(world) and bool(world.at_work))
-    world.broker.spoil = spoil
+    lose(world, "RunsRetried")
     retry(world)
     assert ended(world, scenario) == "succeeded"
     assert world.lost

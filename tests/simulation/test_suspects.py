@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.contract.pipelines import PipelineApplied
-from retrofill_core.contract.topics import PLANNER, RUN_STARTER, Topic
-from tests.simulation.schedule import DRAIN_SECONDS, FIRST, Scenario, run_until_drained
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER
+from tests.simulation import steps
+from tests.simulation.schedule import FIRST
 from tests.simulation.shims import exchanged
 from tests.simulation.world import World
-from tests.support.definitions import daily
 from tests.support.tiers import some
 
 SEEDS = range(4)
-PIPELINES = {
+PIPELINES: dict[str, dict[str, Any]] = {
     "single": {},
     "batches": {"batch_size": 2},
     "ranges": {"batch_size": 4, "batch_mode": "range"},
@@ -38,15 +36,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 def begin(world: World, *names: str, days: int = 4) -> None:
     for name in names:
-        world.publish(Topic.PIPELINES, name, PipelineApplied(pipeline=daily(name, **PIPELINES[name])))
-        request = {"pipeline": name, "from": "2020-01-01", "to": f"2020-01-{days:02}", "max_active_runs": 2}
-        world.publish(Topic.BACKFILL_REQUESTS, name, BackfillRequested.model_validate(request))
+        steps.apply(world, name, **PIPELINES[name])
+        steps.ask(world, name, name, days=days, max_active_runs=2)
 
 
 def drain(world: World) -> dict[tuple[str, Any], dict[str, Any]]:
     """The runs, by backfill and interval, once all have ended."""
-    run_until_drained(world, Scenario(world), world.scheduler.now + DRAIN_SECONDS)
-    world.oracle.check_end()
+    steps.drain(world)
     return {(run["backfill_id"], run["interval_start"]): run for run in world.database.rows("run")}
 
 

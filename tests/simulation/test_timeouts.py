@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.runs import RunStaged
 from retrofill_core.contract.topics import RUN_STARTER, Topic
 from retrofill_core.domain.pipeline import TaskDefinition
-from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
+from tests.simulation.schedule import Scenario, run_until
 from tests.simulation.scheduler import Process, Task
 from tests.simulation.servers import wire
+from tests.simulation.steps import ask, drain
 from tests.simulation.world import World
 from tests.support.definitions import daily
 
@@ -30,15 +30,13 @@ def begin(world: World, mode: str = "each", task: dict[str, Any] | None = None, 
     if task is not None:
         pipeline = pipeline.model_copy(update={"tasks": (TaskDefinition.model_validate(task),)})
     world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=pipeline))
-    request = {"pipeline": "p", "from": "2020-01-01", "to": f"2020-01-0{DAYS}"}
-    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request))
+    ask(world, days=DAYS)
     return Scenario(world)
 
 
 def ended(world: World, scenario: Scenario) -> dict[int, str]:
     """Run until all is done. Returns the states of runs; nothing counts as a loss."""
-    run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
-    world.oracle.check_end()
+    drain(world, scenario)
     runs = world.database.rows("run")
     assert {run["lost_attempts"] for run in runs} == {0}
     return {run["id"]: run["state"] for run in runs}

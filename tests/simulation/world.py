@@ -146,7 +146,7 @@ class World:
 
     def is_disturbed(self) -> bool:
         """Whether a process is frozen or cut off and will resume."""
-        processes = [each.process for each in (*self.alive(), *self.drivers)]
+        processes = [each.process for each in self.alive()] + [each.process for each in self.drivers]
         stands_still = any(process.alive and (process.frozen or process.cut) for process in processes)
         return stands_still or self.servers.is_disturbed()
 

@@ -28,7 +28,7 @@ def test_every_module_says_what_it_is_for() -> None:
 
 def test_the_contracts_of_imports_are_kept() -> None:
     """The contracts in pyproject.toml: no service imports another, decisions do no I/O, etc."""
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 

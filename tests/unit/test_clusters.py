@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retrofill.driver.config import Config
-from retrofill.driver.submit import ending
+from retrofill.driver.ending import ending
 from retrofill.spark import clusters
 from retrofill.spark.clusters import CannotKill, end, tag_of, tag_of_script
 from retrofill.spark.clusters.find import cluster_of
@@ -35,7 +35,8 @@ def home_of(master: str, folder: Path | None = None) -> SparkHome:
     return SparkHome.of(Settings(spark_home=folder, spark_submit_master=master))
 
 
-def kubernetes(folder: Path | None = None, **conf: str) -> Kubernetes:
+def kubernetes(folder: Path | None = None, namespace: str = "default") -> Kubernetes:
+    conf = {"spark.kubernetes.namespace": namespace}
     cluster = cluster_of(home_of("k8s://https://api:6443", folder), conf, {})
     assert isinstance(cluster, Kubernetes)
     return cluster
@@ -75,7 +76,7 @@ def test_an_application_on_yarn_keeps_the_users_tags_and_runs_once() -> None:
 
 
 def test_a_drivers_pod_has_the_name_by_which_it_is_found_where_it_is_looked_for() -> None:
-    cluster = kubernetes(**{"spark.kubernetes.namespace": "backfills"})
+    cluster = kubernetes(namespace="backfills")
     assert cluster.settings({}, ["x", "x"], remote=False) == {}
     assert cluster.settings({"spark.kubernetes.namespace": "elsewhere"}, ["x", "x-1"], remote=True) == {
         "spark.kubernetes.driver.pod.name": "x-1",

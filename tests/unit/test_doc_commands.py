@@ -10,7 +10,7 @@ from typer.exceptions import TyperException
 
 from retrofill_tools.cli.main import command_line
 
-COMMAND = typer.main.get_command(command_line())
+COMMAND = typer.main.get_group(command_line())
 
 
 def test_pages_show_commands() -> None:

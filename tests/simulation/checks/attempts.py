@@ -66,13 +66,13 @@ class Attempts(Check):
                 self._split(old, new)
             if step.table == "attempt" and old["spark_app_id"] != (app := new["spark_app_id"]):
                 self.require(app == f"app-{new['id']}", lambda: f"attempt {new['id']} has the application {app}")
-        for old, new in changed(tx, "run"):
-            if new is not None and new["state"] in LIVE and old != new:
-                attempt = self.row("attempt", "id", new["attempt_id"])
+        for before, run in changed(tx, "run"):
+            if run is not None and run["state"] in LIVE and before != run:
+                attempt = self.row("attempt", "id", run["attempt_id"])
                 mine = range(attempt["position"], attempt["position"] + attempt["runs"])
                 self.require(
-                    attempt["state"] != "ended" and new["position"] in mine,
-                    lambda: f"{new} is live though its attempt is {attempt}",
+                    attempt["state"] != "ended" and run["position"] in mine,
+                    lambda: f"{run} is live though its attempt is {attempt}",
                 )
 
     def _moved(self, old: Values, new: Values, over: set[int]) -> None:
@@ -135,7 +135,7 @@ class Attempts(Check):
 
     def _stays_in_ranges(self, attempt: Values) -> bool:
         """Whether the runs of a range that did not succeed are tried in smaller ones, not one by one."""
-        return attempt["runs"] > (3 if attempt["outcome"] == "lost" else 12)
+        return bool(attempt["runs"] > (3 if attempt["outcome"] == "lost" else 12))
 
     def _ended(self, tx: Tx, old: Values, new: Values) -> None:
         """An attempt ended.

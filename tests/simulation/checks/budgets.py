@@ -8,7 +8,7 @@ from datetime import datetime
 from math import inf
 from typing import TYPE_CHECKING
 
-from tests.simulation.checks.base import Check, Values, changed
+from tests.simulation.checks.base import Check, Values, changed, inserted
 from tests.simulation.memory.rows import Tx
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ class Budgets(Check):
                 # What was committed meanwhile cannot have been known.
                 used_up = self._used_up(new, tx.began)
                 self.require(not used_up, lambda: f"{new} was resumed with a used-up budget")
-        for old, new in changed(tx, OUTBOX):
-            if old is None and new is not None and b'"cause":"budget"' in (new["value"] or b""):
-                self._paused(json.loads(new["value"])["backfill_id"], moved)
+        for event in inserted(tx, OUTBOX):
+            if b'"cause":"budget"' in (event["value"] or b""):
+                self._paused(json.loads(event["value"])["backfill_id"], moved)
 
     def _paused(self, id: str, moved: dict[str, tuple[Values, Values]]) -> None:
-        old, new = moved.get(id, ({}, self.row("backfill", "id", id)))
-        both = (old.get("state"), new["state"])
+        old, new = moved.get(id, (None, self.row("backfill", "id", id)))
+        both = (old and old["state"], new["state"])
         self.require(both == ("running", "paused"), lambda: f"{new} is said to be paused by its budget: {both}")
         self.require(self._used_up(new, inf), lambda: f"{new} was paused though its budget is not used up")
         self._pauses[id, new["resumed_at"]] += 1

@@ -32,7 +32,9 @@ class Intake(Check):
         """All rows of a backfill commit together, or none."""
         new, runs_added = inserted(tx, "backfill"), inserted(tx, "run")
         retried = {
-            after["superseded_by"]: after for before, after in changed(tx, "run") if _is_superseded(before, after)
+            after["superseded_by"]: after
+            for before, after in changed(tx, "run")
+            if after and _is_superseded(before, after)
         }
         for run in runs_added:
             if run["id"] in retried:

@@ -92,9 +92,9 @@ class Limits(Check):
     def _all_succeeded(self, attempt: Values) -> bool:
         def has_succeeded(run: Values) -> bool:
             held = run["accepted_attempt"] == attempt["id"] and run["staged_at"] is not None
-            return held or (run["attempt_id"] == attempt["id"] and run["state"] == "succeeded")
+            return bool(held or (run["attempt_id"] == attempt["id"] and run["state"] == "succeeded"))
 
-        return sum(map(has_succeeded, self.rows("run"))) == attempt["runs"]
+        return bool(sum(map(has_succeeded, self.rows("run"))) == attempt["runs"])
 
     def _failed(self, backfill: Values) -> list[Values]:
         failed = (r for r in self.rows("run") if r["backfill_id"] == backfill["id"] and r["state"] == "failed")

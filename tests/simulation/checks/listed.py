@@ -30,7 +30,7 @@ class Listed(Check):
                 occasion = ENDS[new["state"]]
                 facts.update((new["id"], place, occasion, name) for place, name in self._listed(new["id"], occasion))
         rows = [(name, new) for name, old, new in tx.changes if old is None and new is not None]
-        there = Counter((row["run_id"], row["place"]) for name, row in rows if name == "callback_run")
+        there: Counter[Any] = Counter((row["run_id"], row["place"]) for name, row in rows if name == "callback_run")
         there.update(
             (row["backfill_id"], row["place"], row["occasion"], row["name"])
             for name, row in rows

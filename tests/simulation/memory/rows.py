@@ -39,6 +39,11 @@ class Row:
         self.writer: Tx | None = None
         self.locks: dict[Tx, str] = {}
 
+    def alter(self, **values: Any) -> None:
+        """Change the committed version, as if somebody else had."""
+        assert self.committed is not None
+        self.committed = {**self.committed, **values}
+
     def seen_by(self, tx: Tx) -> Values | None:
         """The version that a statement of ``tx`` sees when it begins."""
         return self.pending if self.writer is tx else self.committed

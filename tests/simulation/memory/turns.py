@@ -20,5 +20,5 @@ class Turns(Protocol):
     def wake(self, what: object) -> None:
         """Wake the tasks that wait for ``what``."""
 
-    def at(self, moment: float, action: Callable[[], None]) -> None:
+    def at(self, moment: float, action: Callable[[], object]) -> None:
         """Call ``action`` at true time ``moment``."""

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 import run_starter.handler
 from backfill_planner.handler import PlannerHandler
 from retrofill_core.bus import transaction
-from retrofill_core.bus.faults import Fault
+from retrofill_core.bus.faults import Fault, classify
 from retrofill_core.bus.relay import relay
 from retrofill_core.bus.relay.numbering import BATCH_BYTES, Batch, Last, Numbering
 from retrofill_core.bus.relay.relay import Relay
@@ -58,7 +58,8 @@ def messages_before_commit(patch: Patch) -> None:
 
 def transactions_of_each_instance(patch: Patch) -> None:
     """Each relay has its own transactional id, so Kafka does not fence its predecessor."""
-    producer = relay.producer
+    # The simulation's own.
+    producer = vars(relay)["producer"]
 
     def own(settings: Any, client_id: str, **more: Any) -> Any:
         return producer(settings, client_id, **{**more, "transactional.id": client_id})
@@ -113,7 +114,6 @@ def no_looks_at_takeover(patch: Patch) -> None:
 
 def poison_waits(patch: Patch) -> None:
     """A message that cannot be handled is retried until it can be."""
-    classify = batches.classify
     for module in (batches, checks):
         patch(module, "classify", lambda e: Fault.WAIT if classify(e) is Fault.POISON else classify(e))
 
@@ -122,7 +122,7 @@ def poison_takes_its_batch_along(patch: Patch) -> None:
     """A message that cannot be handled causes its whole batch to be dead-lettered."""
 
     def refused(self: Any, shard: Any, records: Any, error: Exception) -> None:
-        if batches.classify(error) is Fault.POISON:
+        if classify(error) is Fault.POISON:
             for record in records:
                 self._set_aside(shard, record, "poison in the batch")
         else:
@@ -151,7 +151,7 @@ def events_outside_the_transaction(patch: Patch) -> None:
             later.append((own, list(rows)))
 
     later: list[Any] = []
-    insert_rows, begin = outbox.insert_rows, context.shard_transaction
+    insert_rows, begin = outbox.insert_rows, vars(context)["shard_transaction"]  # the simulation's own
 
     @contextmanager
     def in_two(engine: Any, *args: Any) -> Iterator[Any]:

@@ -156,7 +156,7 @@ def states_by_assignment(patch: Patch) -> None:
 
 def _without(patch: Patch, constraint: str) -> None:
     if constraint not in {
-        each.name for table in metadata.tables.values() for each in (*table.constraints, *table.indexes)
+        each.name for table in metadata.tables.values() for each in (table.constraints | table.indexes)
     }:
         raise AttributeError(f"no table has {constraint}: the mutation does not fit the code")
     violated = memory.Unique.clash

@@ -20,6 +20,7 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, claims
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.tables import attempt, run
+from run_starter.claims.batches import batches
 from run_starter.host.hosting import DriverHost
 from run_starter.reports.decide import Fold
 from run_starter.reports.leases import Leases
@@ -160,7 +161,6 @@ def begun_is_forgotten(patch: Patch) -> None:
 
 def ranges_are_retried_whole(patch: Patch) -> None:
     """The runs of a range that failed are tried in one of the same size again."""
-    batches = run_starter.claims.checks.batches
 
     def whole(runs: Sequence[Any], limit: int, most: int) -> Any:
         return batches([replace(row, range_limit=None) for row in runs], limit, most)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backfill_planner import endings
+from backfill_planner.calls import call_for_end
 from retrofill_core.store import undo
 from tests.simulation.mutations.patch import Patch
 
@@ -21,9 +22,8 @@ def undone_runs_count(patch: Patch) -> None:
 
 def undos_are_announced_as_success(patch: Patch) -> None:
     """The end of an undo calls what the end of a backfill does."""
-    call = endings.call_for_end
 
     def always(tx: Any, row: Any, state: Any, event: Any, now: Any, partitions: Any) -> None:
-        call(tx, {**row, "undoes": None}, state, event, now, partitions)  # type: ignore[arg-type]
+        call_for_end(tx, {**row, "undoes": None}, state, event, now, partitions)  # type: ignore[arg-type]
 
     patch(endings, "call_for_end", always)

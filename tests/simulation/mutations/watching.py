@@ -12,7 +12,7 @@ import deadline_watcher.decide
 import run_starter.reports.handling
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState, Occasion
-from retrofill_core.domain.deadline import DeadlineState, Verdict
+from retrofill_core.domain.deadline import DeadlineState, Verdict, judge
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import callbacks, deadlines, listed
 from retrofill_core.store.clock import database_now
@@ -48,7 +48,6 @@ def callbacks_without_tokens(patch: Patch) -> None:
 
 def late_is_met(patch: Patch) -> None:
     """A deadline whose run succeeded is met, even if the run was late."""
-    judge = deadline_watcher.decide.judge
 
     def lenient(watched: Any, now: Any) -> Any:
         return Verdict(DeadlineState.MET) if watched.ended == "succeeded" else judge(watched, now)
@@ -58,7 +57,6 @@ def late_is_met(patch: Patch) -> None:
 
 def failures_fire(patch: Patch) -> None:
     """A run that failed before the deadline misses it, regardless of the alert's settings."""
-    judge = deadline_watcher.decide.judge
     patch(
         deadline_watcher.decide,
         "judge",

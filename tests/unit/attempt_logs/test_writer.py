@@ -143,10 +143,15 @@ def test_a_reader_goes_on_where_it_was_although_parts_before_are_gone(tmp_path: 
     log.close()
 
 
+Channel = tuple[socket.socket, subprocess.Popen[bytes]]
+
+
 @pytest.fixture
-def channel(tmp_path: Path) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
+def channel(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Channel]:
+    """To a writer whose files have, and together have, at most so many bytes."""
+    file_bytes, total_bytes = getattr(request, "param", (100_000, 10_000_000))
     ours, far = socket.socketpair()
-    config = Config(far.fileno(), str(tmp_path), 100_000, 3600.0, 10_000_000, redact=("geheim",))
+    config = Config(far.fileno(), str(tmp_path), file_bytes, 3600.0, total_bytes, redact=("geheim",))
     process = subprocess.Popen(
         [sys.executable, "-m", "retrofill_core.attempt_logs.writer"], stdin=subprocess.PIPE, pass_fds=[far.fileno()]
     )
@@ -156,7 +161,7 @@ def channel(tmp_path: Path) -> Iterator[tuple[socket.socket, subprocess.Popen[by
     process.stdin.close()
     yield ours, process
     ours.close()
-    assert process.wait(20) == 0
+    assert process.wait(30) == 0
 
 
 PRINTS = """
@@ -167,9 +172,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_nothing_is_lost_of_a_process_that_is_killed(
-    channel: tuple[socket.socket, subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
+def test_nothing_is_lost_of_a_process_that_is_killed(channel: Channel, tmp_path: Path) -> None:
     socket_, writer = channel
     pipes = [open_log(socket_, attempt_id) for attempt_id in (1, 2)]
     printers = [subprocess.Popen([sys.executable, "-u", "-c", PRINTS], stdout=pipe, stderr=pipe) for pipe in pipes]
@@ -186,16 +189,9 @@ def test_nothing_is_lost_of_a_process_that_is_killed(
     assert text(tmp_path, 1) == text(tmp_path, 2) == expected
 
 
-def test_a_driver_that_never_stops_printing_does_not_fill_the_disk(tmp_path: Path) -> None:
-    ours, far = socket.socketpair()
-    config = Config(far.fileno(), str(tmp_path), 10_000, 3600.0, total_bytes=200_000)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "retrofill_core.attempt_logs.writer"], stdin=subprocess.PIPE, pass_fds=[far.fileno()]
-    )
-    far.close()
-    assert process.stdin is not None
-    process.stdin.write(config.as_json())
-    process.stdin.close()
+@pytest.mark.parametrize("channel", [(10_000, 200_000)], indirect=True)
+def test_a_driver_that_never_stops_printing_does_not_fill_the_disk(channel: Channel, tmp_path: Path) -> None:
+    ours, process = channel
     with os.fdopen(open_log(ours, 7), "w") as pipe:
         pipe.writelines(f"line {n}\n" for n in range(200_000))
     ours.close()

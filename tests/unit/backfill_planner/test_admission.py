@@ -29,7 +29,7 @@ from retrofill_core.contract.base import Message
 from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.topics import PLANNER, Topic
 from retrofill_core.domain.pipeline import PipelineDefinition
-from retrofill_core.domain.planning import Intervals
+from retrofill_core.domain.planning import Intervals, find_intervals
 from retrofill_core.settings import Settings
 from retrofill_core.store import pipelines
 from retrofill_core.store import tables as t
@@ -103,10 +103,9 @@ def played(work: Any) -> Any:
 def found(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of intervals that were computed, in order."""
     numbers: list[int] = []
-    find = planned.find_intervals
 
     def counted(*given: Any) -> Any:
-        result = find(*given)
+        result = find_intervals(*given)
         numbers.append(len(result.starts) if isinstance(result, Intervals) else 0)
         return result
 
@@ -137,7 +136,6 @@ def test_what_does_not_fit_is_not_computed_beyond_the_limit(found: list[int]) ->
 def test_no_transaction_is_open_while_intervals_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Postgres would end it, and the request be refused."""
     options: list[str] = []
-    find = planned.find_intervals
 
     def work(conn: Any) -> Any:
         def recorded(*, isolation_level: str) -> Any:
@@ -146,7 +144,7 @@ def test_no_transaction_is_open_while_intervals_are_computed(monkeypatch: pytest
 
         def checked(*given: Any) -> Any:
             assert options == ["AUTOCOMMIT"]
-            return find(*given)
+            return find_intervals(*given)
 
         monkeypatch.setattr(conn, "execution_options", recorded)
         monkeypatch.setattr(planned, "find_intervals", checked)
@@ -195,11 +193,11 @@ def test_a_request_that_is_too_large_alone_is_refused_in_a_step() -> None:
 def test_a_step_ends_when_its_intervals_took_long(
     monkeypatch: pytest.MonkeyPatch, seconds: float, sizes: list[int]
 ) -> None:
-    now, find = [0.0], planned.find_intervals
+    now = [0.0]
 
     def slow(*given: Any) -> Any:
         now[0] += seconds
-        return find(*given)
+        return find_intervals(*given)
 
     monkeypatch.setattr(planned, "find_intervals", slow)
     monkeypatch.setattr("backfill_planner.admission.time", SimpleNamespace(monotonic=lambda: now[0]))

@@ -15,7 +15,7 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.topics import PLANNER, Topic
 from retrofill_core.store import tables as t
 
-LISTS = {
+LISTS: dict[str, Any] = {
     "on_backfill_failed": [
         {
             "callback": {"kind": "webhook", "url": "https://example.org", "body": "slack"},

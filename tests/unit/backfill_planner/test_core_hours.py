@@ -33,7 +33,7 @@ def announced(conn: Any) -> Any:
     tx = Transaction(conn, PLANNER, 0, 0, 900_000)
     for id in announce(tx, ["b1"]):
         check(tx, id, 1)
-    types = [dict(row.headers)["ce_type"].decode() for row in tx.outgoing]
+    types = [(dict(row.headers)["ce_type"] or b"").decode() for row in tx.outgoing]
     return types, conn.execute(select(t.backfill.c.state)).scalar_one()
 
 

@@ -22,7 +22,7 @@ def test_a_run_without_accepted_output_is_cancelled(state):
     assert decide(["2020-01-03"], [found(state=state)], ZONE) == CancelRuns((found(state=state),))
 
 
-REFUSED = {
+REFUSED: dict[str, str] = {
     **{state: f"is {state}: there is nothing to cancel" for state in MACHINE.terminal},
     **{
         state: f"is {state}: its output was accepted and can no longer be cancelled"

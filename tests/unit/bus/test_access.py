@@ -35,4 +35,4 @@ def test_who_asks_for_backfills_names_no_code() -> None:
 def test_the_console_reads_everything_and_only_asks() -> None:
     row = table(Settings(topic_prefix="t."))[CONSOLE]
     assert row.reads == {f"t.{topic}" for topic in Topic}
-    assert (row.writes, row.deletes) == ({"t.backfill-requests", "t.callback-requests"}, set())
+    assert (row.writes, row.deletes) == (frozenset({"t.backfill-requests", "t.callback-requests"}), frozenset())

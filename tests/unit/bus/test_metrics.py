@@ -10,7 +10,7 @@ from retrofill_core.bus.observability.metrics import Polled
 def test_a_gauge_that_cannot_be_read_hides_no_other() -> None:
     registry = CollectorRegistry()
     Gauge("known", "Known without asking anybody", registry=registry).set(7)
-    answers = [{"b": 2.0}, ConnectionError("Kafka is away"), {"a": 1.0}]
+    answers: list[dict[str, float] | Exception] = [{"b": 2.0}, ConnectionError("Kafka is away"), {"a": 1.0}]
 
     def read() -> dict[str, float]:
         answer = answers.pop()

@@ -171,9 +171,6 @@ class TestLooks:
 
 
 class TestNextDue:
-    def test_with_nothing_to_do_it_sleeps(self, shard):
-        assert shard.next_due(0.2) is None
-
     @pytest.mark.parametrize("ownership", [Ownership.PARTIAL, Ownership.SEEKING, Ownership.STOPPED])
     def test_who_may_not_work_has_nothing_to_do(self, shard, ownership):
         fill(shard, record(5))
@@ -186,39 +183,40 @@ class TestNextDue:
         shard.ownership, shard.retry_at = ownership, 77.0
         assert shard.next_due(0.2) == 77.0
 
-    def test_a_message_is_due_at_once(self, shard):
-        shard.schedule_check("x", NEVER)
-        fill(shard, record(5))
-        assert shard.next_due(0.2) == 0.0
-
-    def test_otherwise_the_first_look_is(self, shard):
-        shard.schedule_check("x", 9.0)
-        shard.schedule_check("y", 5.0)
-        assert shard.next_due(0.2) == 5.0
-
-    def test_ends_are_due_when_they_are_recorded(self, shard):
-        fill(shard, end(5))
-        shard.ends_since = 40.0
-        assert shard.next_due(0.5) == 40.5
-
-    def test_a_held_message_is_due_when_the_hold_ends(self, shard):
-        fill(shard, record(5))
-        shard.queues["a"].held_until = NEVER
-        assert shard.next_due(0.2) == NEVER
-
-    def test_a_hold_that_is_over_does_not_keep_anybody_busy(self, shard):
-        """Ends of partitions wait until they are recorded, like those of every other topic."""
-        fill(shard, end(5))
-        shard.queues["a"].held_until = LONG_AGO
-        assert shard.next_due(0.2) is None
-        shard.ends_since = 40.0
-        assert shard.next_due(0.5) == 40.5
-
-    def test_ends_behind_a_held_message_keep_nobody_busy(self, shard):
-        fill(shard, record(5), end(6))
-        shard.queues["a"].refuse(NEVER, "locked")
-        shard.ends_since = LONG_AGO
-        assert shard.next_due(0.2) == NEVER
+    @pytest.mark.parametrize(
+        ("items", "checks", "more", "due"),
+        [
+            ((), {}, {}, None),
+            # A message is due at once, and else the first check.
+            ((record(5),), {"x": NEVER}, {}, 0.0),
+            ((), {"x": 9.0, "y": 5.0}, {}, 5.0),
+            # Ends of partitions wait until they are recorded, also behind a hold that is over.
+            ((end(5),), {}, {"ends_since": 40.0}, 40.5),
+            ((end(5),), {}, {"held_until": LONG_AGO, "ends_since": 40.0}, 40.5),
+            ((end(5),), {}, {"held_until": LONG_AGO}, None),
+            # What is held or refused is due when that ends, and keeps nobody busy before.
+            ((record(5),), {}, {"held_until": NEVER}, NEVER),
+            ((record(5),), {}, {"held_until": LONG_AGO}, 0.0),
+            ((record(5), end(6)), {}, {"refused": NEVER, "ends_since": LONG_AGO}, NEVER),
+            # After a failure nothing is due before the next try, for which no message waits longer.
+            ((record(5),), {"x": LONG_AGO}, {"retry_at": 50.0}, 50.0),
+            ((record(5),), {"x": 500.0}, {"retry_at": 50.0}, 50.0),
+            ((), {"x": 500.0}, {"retry_at": 50.0}, 500.0),
+            ((), {}, {"retry_at": 50.0}, 50.0),
+        ],
+    )
+    def test_what_is_due_next(self, shard, items, checks, more, due):
+        fill(shard, *items)
+        for key, at in checks.items():
+            shard.schedule_check(key, at)
+        if "held_until" in more:
+            shard.queues["a"].held_until = more["held_until"]
+        if "refused" in more:
+            shard.queues["a"].refuse(more["refused"], "locked")
+        if "retry_at" in more:
+            shard.failures, shard.retry_at = 1, more["retry_at"]
+        shard.ends_since = more.get("ends_since")
+        assert shard.next_due(0.5) == due
 
     def test_a_check_does_not_overtake_a_message_of_its_key_that_waits_for_a_row(self, shard):
         fill(shard, record(5))
@@ -231,29 +229,3 @@ class TestNextDue:
         assert shard.next_due(0.2) == NEVER
         shard.done("a", 6, 1)
         assert shard.due_checks(LONG_AGO) == ["k"]
-
-    def test_a_message_whose_hold_is_over_is_due_at_once(self, shard):
-        fill(shard, record(5))
-        shard.queues["a"].held_until = LONG_AGO
-        assert shard.next_due(0.2) == 0.0
-
-    def test_after_a_failure_nothing_is_due_before_the_next_try(self, shard):
-        fill(shard, record(5))
-        shard.schedule_check("x", LONG_AGO)
-        shard.failures, shard.retry_at = 1, 50.0
-        assert shard.next_due(0.2) == 50.0
-
-    def test_after_a_failure_a_message_does_not_wait_for_a_look_that_is_far(self, shard):
-        fill(shard, record(5))
-        shard.schedule_check("x", 500.0)
-        shard.failures, shard.retry_at = 1, 50.0
-        assert shard.next_due(0.2) == 50.0
-
-    def test_after_a_failure_a_look_that_is_far_is_due_then(self, shard):
-        shard.schedule_check("x", 500.0)
-        shard.failures, shard.retry_at = 1, 50.0
-        assert shard.next_due(0.2) == 500.0
-
-    def test_a_failure_with_nothing_left_to_do_still_ends(self, shard):
-        shard.failures, shard.retry_at = 1, 50.0
-        assert shard.next_due(0.2) == 50.0

@@ -36,6 +36,7 @@ def test_a_rejection_that_is_due_is_none(what: str, add: Bad) -> None:
 def _published_by_another(*given: int) -> History:
     """Of a batch that staged three runs, an attempt of its own publishes these."""
     ids = (1, 2, 3)
+    steps: tuple[tuple[str, str], ...] = (("starting", "running"), ("running", "staged"))
     runs = [
         {"id": n, "backfill_id": "b", "position": n - 1, "interval_start": at(n), "interval_end": at(n + 1)}
         for n in ids
@@ -50,11 +51,7 @@ def _published_by_another(*given: int) -> History:
         },
         changes=[
             *(changed("run", n, "queued", "starting", 1, 1, 1) for n in ids),
-            *(
-                changed("run", n, *step, 2 * n + (step[1] == "staged"), 1, 1)
-                for n in ids
-                for step in (("starting", "running"), ("running", "staged"))
-            ),
+            *(changed("run", n, *step, 2 * n + (step[1] == "staged"), 1, 1) for n in ids for step in steps),
             *(changed("run", n, "staged", "publishing", 10, 1, 2) for n in given),
         ],
     )

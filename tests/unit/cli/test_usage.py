@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 RANGE = ["--from", "2024-01-01", "--to", "2024-01-31"]
-
-
-def test_version(cli):
-    result = cli("--version")
-    assert (result.status, result.out.split()[0]) == (0, "retrofill")
 
 
 @pytest.mark.parametrize("command", ["create", "dry-run"])
@@ -26,35 +19,6 @@ def test_version(cli):
         (["--dates-file", "/nowhere"], "--dates-file: [Errno 2] No such file"),
         (["--dates-file", "/dev/null"], "--dates-file has no date"),
         (["--dates", "2024-01-01 " * 10_001], "intervals: "),
-    ],
-)
-@pytest.mark.usefixtures("nowhere")
-def test_dates_that_cannot_be_meant(cli, command, arguments, said):
-    result = cli("backfill", command, "flights", *arguments)
-    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
-    assert said in result.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["runs", "retry", "x"], "name the runs: either --dates DATE,… or --all"),
-        (["runs", "retry", "x", "--all", "--dates", "2024-01-01"], "name the runs: either"),
-        (["runs", "retry", " ", "--all"], "the backfill's id is empty"),
-        (["runs", "retry", "x", "--dates", "2024-01-01," * 101], "intervals: "),
-        (["backfill", "change", "x"], "give what to change: --max-active-runs, --batch-size or --on-run-failure"),
-    ],
-)
-@pytest.mark.usefixtures("nowhere")
-def test_commands_that_cannot_be_meant(cli, arguments, said):
-    result = cli(*arguments)
-    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
-    assert said in result.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
         (["--from", "2024-13-01", "--to", "2024-01-31"], "--from 2024-13-01: month must be in 1..12"),
         (["--from", "yesterday", "--to", "2024-01-31"], "neither a date like 2024-01-31"),
         (["--from", "2024-01-01", "--to", "2024-01-31T00:00"], "no UTC offset"),
@@ -65,31 +29,36 @@ def test_commands_that_cannot_be_meant(cli, arguments, said):
         ([*RANGE, "--id", " "], "--id is empty"),
     ],
 )
-@pytest.mark.parametrize("command", ["create", "dry-run"])
 @pytest.mark.usefixtures("nowhere")
-def test_arguments_that_cannot_be_meant(cli, command, arguments, said):
-    result = cli("backfill", command, "flights", *arguments)
-    assert result.status == 2
-    assert result.out == ""
-    assert result.err.startswith("retrofill: ")
-    assert result.err.count("\n") == 1
-    assert said in result.err
+def test_backfills_that_cannot_be_meant(cli, command, arguments, said):
+    is_refused(cli("backfill", command, "flights", *arguments), 2, said)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["x"], "name the runs: --interval DATE or --run ID"),
-        ([" ", "--run", "7"], "the backfill's id is empty"),
-        (["x", "--interval", "2024-02-30"], "--interval 2024-02-30: day is out of range"),
-        (["x", "--interval", "yesterday"], "neither a date like 2024-01-31"),
-        (["x", *["--run", "7"] * 101], "run_ids: "),
+        (["runs", "retry", "x"], "name the runs: either --dates DATE,… or --all"),
+        (["runs", "retry", "x", "--all", "--dates", "2024-01-01"], "name the runs: either"),
+        (["runs", "retry", " ", "--all"], "the backfill's id is empty"),
+        (["runs", "retry", "x", "--dates", "2024-01-01," * 101], "intervals: "),
+        (["runs", "cancel", "x"], "name the runs: --interval DATE or --run ID"),
+        (["runs", "cancel", " ", "--run", "7"], "the backfill's id is empty"),
+        (["runs", "cancel", "x", "--interval", "2024-02-30"], "--interval 2024-02-30: day is out of range"),
+        (["runs", "cancel", "x", "--interval", "yesterday"], "neither a date like 2024-01-31"),
+        (["runs", "cancel", "x", *["--run", "7"] * 101], "run_ids: "),
+        (["backfill", "change", "x"], "give what to change: --max-active-runs, --batch-size or --on-run-failure"),
+        *((["dead-letters", "replay", "--", each], "PARTITION:OFFSET") for each in ("x", "1", "1:", "-1:2", "1:2:3")),
     ],
 )
 @pytest.mark.usefixtures("nowhere")
-def test_runs_that_cannot_be_meant(cli, arguments, said):
-    result = cli("runs", "cancel", *arguments)
-    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+def test_commands_that_cannot_be_meant(cli, arguments, said):
+    is_refused(cli(*arguments), 2, said)
+
+
+def is_refused(result, status, said):
+    """In one line on stderr, and nothing on stdout."""
+    assert (result.status, result.out, result.err.count("\n")) == (status, "", 1)
+    assert result.err.startswith("retrofill: ")
     assert said in result.err
 
 
@@ -129,43 +98,25 @@ def test_wrong_usage(cli, arguments):
 )
 @pytest.mark.usefixtures("nowhere")
 def test_no_stack_is_one_line(cli, arguments):
-    result = cli(*arguments)
-    assert (result.status, result.out) == (1, "")
-    assert result.err.startswith("retrofill: no stack is running in this folder")
-    assert result.err.count("\n") == 1
+    is_refused(cli(*arguments), 1, "retrofill: no stack is running in this folder")
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "arguments", "said"),
+    [
+        ("POSTGRES_DSN", "postgresql://nobody@127.0.0.1:1/x", ["backfill", "list"], "Postgres cannot be reached: "),
+        (
+            *("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1"),
+            *(["backfill", "pause", "x", "--timeout", "1"], "Kafka cannot be used: "),
+        ),
+        ("PARTITIONS", "many", ["backfill", "list"], "the setting RETROFILL_PARTITIONS is wrong: "),
+        ("HOME", ".", ["pipelines", "apply", "/nowhere/nowhere.py"], "/nowhere/nowhere.py"),
+    ],
+)
 @pytest.mark.usefixtures("nowhere")
-def test_unreachable_postgres_is_one_line(cli, monkeypatch):
-    monkeypatch.setenv("RETROFILL_POSTGRES_DSN", "postgresql://nobody@127.0.0.1:1/x")
-    result = cli("backfill", "list")
-    assert result.status == 1
-    assert result.err.startswith("retrofill: Postgres cannot be reached: ")
-    assert result.err.count("\n") == 1
-
-
-@pytest.mark.usefixtures("nowhere")
-def test_unreachable_kafka_is_one_line(cli, monkeypatch):
-    monkeypatch.setenv("RETROFILL_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
-    result = cli("backfill", "pause", "x", "--timeout", "1")
-    assert result.status == 1
-    assert result.err.startswith("retrofill: Kafka cannot be used: ")
-    assert result.err.count("\n") == 1
-
-
-@pytest.mark.usefixtures("nowhere")
-def test_a_wrong_setting_is_one_line(cli, monkeypatch):
-    monkeypatch.setenv("RETROFILL_PARTITIONS", "many")
-    result = cli("backfill", "list")
-    assert result.status == 1
-    assert result.err.startswith("retrofill: the setting RETROFILL_PARTITIONS is wrong: ")
-
-
-@pytest.mark.usefixtures("nowhere")
-def test_a_pipeline_file_that_is_not_there(cli):
-    result = cli("pipelines", "apply", str(Path("nowhere.py").absolute()))
-    assert (result.status, result.err.count("\n")) == (1, 1)
-    assert "nowhere.py" in result.err
+def test_what_is_not_there_or_wrong_is_one_line(cli, monkeypatch, setting, value, arguments, said):
+    monkeypatch.setenv(f"RETROFILL_{setting}", value)
+    is_refused(cli(*arguments), 1, said)
 
 
 def test_conf_from_a_file(tmp_path):
@@ -175,11 +126,3 @@ def test_conf_from_a_file(tmp_path):
     path.write_text('{"a": [1, {"b": null}]}')
     assert read_conf(f"@{path}") == {"a": [1, {"b": None}]}
     assert read_conf(None) == {}
-
-
-@pytest.mark.usefixtures("nowhere")
-@pytest.mark.parametrize("place", ["x", "1", "1:", "-1:2", "1:2:3"])
-def test_a_dead_letter_is_named_by_its_place(cli, place):
-    result = cli("dead-letters", "replay", "--", place)
-    assert result.status == 2
-    assert "PARTITION:OFFSET" in result.err

@@ -119,7 +119,8 @@ def test_a_log_is_found_again_after_its_host_restarted(
 ) -> None:
     before, after = Restarting(gone), Restarting(None)
     after.read = lambda at: (b"last\n", Position(0, 11)) if at == Position(0, 6) else (b"", at)  # type: ignore[method-assign]
-    places = iter([before, NoLog("it is starting", may_come=True), after])
+    answers: list[Restarting | NoLog] = [before, NoLog("it is starting", may_come=True), after]
+    places = iter(answers)
 
     def find(*_: object) -> Restarting:
         place = next(places)

@@ -11,7 +11,7 @@ from retrofill_console.login import COOKIE, KEEP_SECONDS, Login, Viewer
 from retrofill_core.settings import Settings
 
 TOKEN = "0123456789abcdef"
-PROXIED = {"console_user_header": "X-Forwarded-User", "console_proxies": ["10.1.0.0/16"]}
+PROXIED: dict[str, Any] = {"console_user_header": "X-Forwarded-User", "console_proxies": ["10.1.0.0/16"]}
 
 
 def login(now: float | None = None, **more: Any) -> Login:

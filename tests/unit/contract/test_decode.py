@@ -42,6 +42,7 @@ BAD = {
     "half a character": (GOOD % rb'"\ud83d"', "surrogate"),
     "array": (b"[1, 2]", "not an object: list"),
     "string": (b'"BackfillRequested"', "not an object: str"),
+    "null as JSON": (b"null", "not an object: NoneType"),
     "unknown type": (b'{"type": "Nonsense"}', "unknown message type 'Nonsense'"),
     "missing type": (b'{"pipeline": "p"}', "no type"),
     "type is no text": (b'{"type": 7}', "no type"),

@@ -9,8 +9,8 @@ from retrofill_core.domain.schedule import boundaries, range_bound
 NEW_YORK, BERLIN, SAO_PAULO = "America/New_York", "Europe/Berlin", "America/Sao_Paulo"
 
 
-def utc(*parts):
-    return datetime(*parts, tzinfo=UTC)
+def utc(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> datetime:
+    return datetime(year, month, day, hour, minute, tzinfo=UTC)
 
 
 def bounds(schedule, zone, first, last, limit=10_000):

@@ -133,8 +133,7 @@ def test_whatever_happened_a_size_is_within_its_bounds(history: list[Past], limi
 
 
 def test_the_line_through_exact_points_is_found() -> None:
-    fixed, each = fit([(1, 22.5), (4, 30.0), (16, 60.0)])
-    assert (fixed, each) == (pytest.approx(20), pytest.approx(2.5))
+    assert fit([(1, 22.5), (4, 30.0), (16, 60.0)]) == pytest.approx((20, 2.5))
     assert next_size(RANGE, [past(n, 20 + 2.5 * n) for n in (1, 4, 16, 64)]).runs == 232
     said = next_size(RANGE, [past(n, 20 + 2.5 * n) for n in (1, 4, 16, 64)]).why
     assert said == "aims at 600 s; attempts took about 20 s + 2.5 s per run"
@@ -143,7 +142,7 @@ def test_the_line_through_exact_points_is_found() -> None:
 def test_without_a_plausible_line_a_size_changes_in_proportion() -> None:
     # One size; larger ones that took less; a negative fixed part.
     for points in ([(8, 100.0)] * 3, [(4, 110.0), (8, 90.0)], [(1, 1.0), (15, 199.0)]):
-        assert fit(points) == (0.0, pytest.approx(12.5))
+        assert fit(points) == pytest.approx((0.0, 12.5))
     assert sizes([past(8, 100.0)] * 3) == 32
     assert sizes([past(8, 400.0)] * 3) == 12
 

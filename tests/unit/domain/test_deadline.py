@@ -58,8 +58,9 @@ def test_a_failure_in_time_that_was_retried_is_void_at_once(fire_on_failure, sco
 
 
 def test_a_retry_voids_neither_a_miss_nor_a_task_that_was_done():
-    assert judge(Watched(DUE, False, Scope.RUN, E.FAILED, AFTER, superseded=True), AFTER).state == S.MISSED
-    assert judge(Watched(DUE, False, Scope.TASK, E.SUCCEEDED, BEFORE, superseded=True), AFTER).state == S.MET
+    for scope, end, at, expected in ((Scope.RUN, E.FAILED, AFTER, S.MISSED), (Scope.TASK, E.SUCCEEDED, BEFORE, S.MET)):
+        verdict = judge(Watched(DUE, False, scope, end, at, superseded=True), AFTER)
+        assert verdict is not None and verdict.state == expected
 
 
 @pytest.mark.parametrize(
@@ -101,14 +102,10 @@ def average(last_n=10, min_runs=2, seconds=0.0):
     )
 
 
-def test_an_average_counts_from_the_start():
-    arming = arm_by_average(average(seconds=5), [timedelta(seconds=10), timedelta(seconds=20)], DUE)
-    assert (arming.state, arming.due_at) == (S.ARMED, DUE + timedelta(seconds=20))
-
-
-def test_a_run_of_a_range_has_the_time_of_all_its_runs():
-    arming = arm_by_average(average(seconds=5), [timedelta(seconds=10), timedelta(seconds=20)], DUE, runs=4)
-    assert arming.due_at == DUE + timedelta(seconds=65)
+@pytest.mark.parametrize(("runs", "seconds"), [(1, 20), (4, 65)])
+def test_an_average_counts_from_the_start_for_each_run_of_a_range(runs, seconds):
+    arming = arm_by_average(average(seconds=5), [timedelta(seconds=10), timedelta(seconds=20)], DUE, runs=runs)
+    assert (arming.state, arming.due_at) == (S.ARMED, DUE + timedelta(seconds=seconds))
 
 
 def test_an_average_of_too_few_is_no_deadline():

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,18 @@ def boundaries(of, first, last, limit):
     """The boundaries of a range's intervals, or why it is rejected."""
     found = find_intervals(of, [(first, last)], limit)
     return found if isinstance(found, Rejection) else [*found.starts, found.end]
+
+
+def planned(of, found, history, behavior, now):
+    made = plan(of, found, history, behavior, now)
+    assert isinstance(made, Plan)
+    return made
+
+
+def refused(of, found, history, behavior, now):
+    answer = plan(of, found, history, behavior, now)
+    assert isinstance(answer, Rejection)
+    return answer
 
 
 # find_intervals
@@ -122,8 +135,14 @@ def test_a_bound_that_is_no_moment_is_a_bad_range_and_no_error(first, last, zone
     assert reject(first, last, timezone=zone).reason == Reason.BAD_RANGE
 
 
-def at(*dates, limit=10, **more):
+def ask(*dates, limit=10, **more):
     return find_intervals(pipeline(**more), [(each, each) for each in dates], limit)
+
+
+def at(*dates, **more):
+    found = ask(*dates, **more)
+    assert isinstance(found, Intervals)
+    return found
 
 
 def test_dates_are_intervals_with_gaps_in_their_order():
@@ -142,21 +161,22 @@ def test_adjacent_dates_are_one_part_and_a_date_counts_once():
 def test_a_date_is_all_intervals_that_start_on_it():
     found = at(date(2024, 1, 1), date(2024, 1, 3), limit=48, schedule="@hourly")
     assert [len(found.starts), len(found.parts)] == [48, 2]
-    assert at(date(2024, 1, 1), date(2024, 1, 3), limit=47, schedule="@hourly").reason == Reason.TOO_MANY_RUNS
+    refused = ask(date(2024, 1, 1), date(2024, 1, 3), limit=47, schedule="@hourly")
+    assert isinstance(refused, Rejection) and refused.reason == Reason.TOO_MANY_RUNS
 
 
 def test_the_schedule_is_parsed_once_for_thousands_of_dates(monkeypatch):
     of, parsed = pipeline(), []
 
-    class Counted(schedule.CronSim):
-        def __init__(self, *given):
-            parsed.append(given)
-            super().__init__(*given)
+    def counted(*given):
+        parsed.append(given)
+        return CronSim(*given)
 
-    monkeypatch.setattr(schedule, "CronSim", Counted)
+    monkeypatch.setattr(schedule, "CronSim", counted)
     schedule._parsed.cache_clear()
     dates = [date(2000, 1, 1) + 2 * n * DAY for n in range(3000)]
     found = find_intervals(of, [(each, each) for each in dates], 10_000)
+    assert isinstance(found, Intervals)
     assert (len(found.starts), len(found.parts), len(parsed)) == (3000, 3000, 1)
 
 
@@ -168,8 +188,8 @@ def test_the_schedule_is_parsed_once_for_thousands_of_dates(monkeypatch):
     ],
 )
 def test_a_date_without_an_interval_is_named(dates, where):
-    answer = at(*dates, schedule="@monthly")
-    assert answer.reason == Reason.EMPTY_RANGE
+    answer = ask(*dates, schedule="@monthly")
+    assert isinstance(answer, Rejection) and answer.reason == Reason.EMPTY_RANGE
     assert where in answer.message
 
 
@@ -177,7 +197,9 @@ def test_each_reason_across_gaps():
     """Outside the dates, done before, to run, not over yet."""
     found = at(*(date(2024, 1, day) for day in (1, 3, 5, 7)))
     now = START + 6 * DAY
-    made = plan(pipeline(start="2024-01-02"), found, of_days({START + 2 * DAY: "failed"}), ReprocessBehavior.NONE, now)
+    made = planned(
+        pipeline(start="2024-01-02"), found, of_days({START + 2 * DAY: "failed"}), ReprocessBehavior.NONE, now
+    )
     assert made.skipped == [SkipReason.OUTSIDE_DATES, SkipReason.ALREADY_EXISTS, None, SkipReason.NOT_OVER_YET]
     assert made.starts(backwards=True) == [START + 4 * DAY]
 
@@ -209,7 +231,7 @@ def test_each_reason_with_each_behavior(finished, behavior, expected, over, outs
     of_second = found[1]
     history = of_days({of_second: finished} if finished else {})
     now = found[2] + over * timedelta(microseconds=1)
-    made = plan(
+    made = planned(
         pipeline(end="2024-01-01" if outside else "2024-01-02"),
         between(found),
         history,
@@ -225,35 +247,29 @@ def test_each_reason_with_each_behavior(finished, behavior, expected, over, outs
     assert made.runs == (2 if expected is None else 1)
 
 
-def test_the_pipelines_dates_are_a_closed_range_of_logical_dates():
-    made = plan(
-        pipeline(start="2024-01-02", end="2024-01-03"), between(days(4)), History(), ReprocessBehavior.NONE, FAR
-    )
-    assert made.skipped == [SkipReason.OUTSIDE_DATES, None, None, SkipReason.OUTSIDE_DATES]
-
-
-def test_the_pipelines_dates_may_be_moments():
-    dates = {"start": "2024-01-02T00:00:00+00:00", "end": "2024-01-03T00:00:00+00:00"}
-    made = plan(pipeline(**dates), between(days(4)), History(), ReprocessBehavior.NONE, FAR)
+@pytest.mark.parametrize("time", ["", "T00:00:00+00:00"])
+def test_the_pipelines_dates_are_a_closed_range_of_logical_dates_or_moments(time):
+    dates = {"start": f"2024-01-02{time}", "end": f"2024-01-03{time}"}
+    made = planned(pipeline(**dates), between(days(4)), History(), ReprocessBehavior.NONE, FAR)
     assert made.skipped == [SkipReason.OUTSIDE_DATES, None, None, SkipReason.OUTSIDE_DATES]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
 def test_dates_of_a_pipeline_at_the_edges_of_the_calendar_bound_nothing(zone):
     unbounded = pipeline(start="0001-01-01", end="9999-12-31", timezone=zone)
-    made = plan(unbounded, between(days(2)), History(), ReprocessBehavior.NONE, FAR)
+    made = planned(unbounded, between(days(2)), History(), ReprocessBehavior.NONE, FAR)
     assert made.skipped == [None, None]
 
 
 def test_an_interval_of_another_day_has_no_part_in_it():
     elsewhere = of_days({START - DAY: "succeeded", START + 5 * DAY: "succeeded"})
-    assert plan(pipeline(), between(days(2)), elsewhere, ReprocessBehavior.NONE, FAR).skipped == [None, None]
+    assert planned(pipeline(), between(days(2)), elsewhere, ReprocessBehavior.NONE, FAR).skipped == [None, None]
 
 
 def test_an_overlap_names_the_winner():
     winner = Active("w-1", "paused", START, START + DAY)
     history = History(overlapping=[winner, Active("w-2", "running", START, START + DAY)])
-    answer = plan(pipeline(), between(days(2)), history, ReprocessBehavior.COMPLETED, FAR)
+    answer = refused(pipeline(), between(days(2)), history, ReprocessBehavior.COMPLETED, FAR)
     assert answer.reason == Reason.OVERLAP
     assert answer.conflicting_backfill_id == "w-1"
     assert "w-1" in answer.message and "paused" in answer.message and "2024-01-01" in answer.message
@@ -268,7 +284,7 @@ def test_an_overlap_names_the_winner():
     ],
 )
 def test_nothing_to_run_counts_the_reasons_and_says_what_would_run_them(behavior, finished, hint):
-    answer = plan(
+    answer = refused(
         pipeline(),
         between(days(3)),
         of_days(dict.fromkeys(days(3), finished)),
@@ -281,7 +297,7 @@ def test_nothing_to_run_counts_the_reasons_and_says_what_would_run_them(behavior
 
 
 def test_nothing_to_run_promises_nothing_of_reprocessing_where_it_would_not_help():
-    answer = plan(pipeline(), between(days(3)), History(), ReprocessBehavior.NONE, START)
+    answer = refused(pipeline(), between(days(3)), History(), ReprocessBehavior.NONE, START)
     assert answer.reason == Reason.NOTHING_TO_RUN
     assert "3 not over yet" in answer.message and "reprocess" not in answer.message
 

@@ -24,13 +24,6 @@ class TestDaysOfOtherLengths:
         around = bounds("@daily", zone, day - timedelta(days=1), day + timedelta(days=1))
         assert hours(around) == [24, long, 24]
 
-    def test_it_has_as_many_hours_and_each_is_one(self, zone, day, long):
-        found = bounds("@hourly", zone, day, day)
-        assert hours(found) == [1] * long
-
-    def test_half_hours_follow_real_time(self, zone, day, long):
-        assert hours(bounds("*/30 * * * *", zone, day, day)) == [0.5] * (2 * long)
-
     def test_a_bare_date_is_the_whole_day_and_no_more(self, zone, day, long):
         first, last = range_bound(day, zone, end=False), range_bound(day, zone, end=True)
         assert last - first + timedelta(microseconds=1) == timedelta(hours=long)
@@ -51,15 +44,6 @@ def test_a_tick_in_the_hour_that_comes_twice_fires_once():
         "11-02T01:30-0400",
         "11-03T01:30-0400",
         "11-04T01:30-0500",
-    ]
-
-
-def test_an_hourly_tick_fires_in_both_hours_of_the_same_name():
-    assert local("@hourly", BERLIN, date(2024, 10, 27), date(2024, 10, 27))[1:5] == [
-        "10-27T01:00+0200",
-        "10-27T02:00+0200",
-        "10-27T02:00+0100",
-        "10-27T03:00+0100",
     ]
 
 

@@ -85,10 +85,6 @@ def test_a_state_that_does_not_exist_is_an_error_and_not_a_missing_edge(entity):
         MACHINES[entity].allows("gone", "failed")
 
 
-def test_no_state_follows_itself():
-    assert not [pair for pair in PAIRS if pair[1] == pair[2] and MACHINES[pair[0]].allows(pair[1], pair[2])]
-
-
 def test_every_state_that_is_entered_needs_a_row():
     with pytest.raises(ValueError, match="'elsewhere'"):
         machine.machine("odd", {"here": ("elsewhere",)})

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from retrofill.states.attempt import AttemptMode
+from retrofill_core.contract.runs import Report
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.settings import Settings
-from run_starter.executors import LaunchRequest, RunToDo, TimedOut
+from run_starter.executors import NOT_ALLOWED, LaunchRequest, OnDelivery, RunToDo, TimedOut
 from run_starter.executors.local_pool import LocalPool
 
 # A fake driver that speaks the protocol; conf selects its failure.
@@ -96,6 +97,15 @@ class Recorder:
     def may_publish(self, launch: LaunchRequest, run_ids: Sequence[int]) -> bool:
         """Only odd runs, once that is decided."""
         return self.accepts.wait(20) and all(id % 2 for id in run_ids)
+
+    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+        raise AssertionError(report)
+
+    def code(self, sha256: str, *, whole: bool) -> dict[str, str]:
+        raise AssertionError(sha256)
+
+    def refused(self, launch: LaunchRequest, reason: str, *, kind: str = NOT_ALLOWED) -> None:
+        raise AssertionError(reason)
 
     def driver_ended(
         self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None

@@ -7,13 +7,14 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.driver.launches import run_of, sent
 
 from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
@@ -131,6 +132,12 @@ class NoSpark:
     def release_publisher(self) -> None:
         """It has published folders only."""
 
+    def publisher(self) -> Any:
+        raise AssertionError("it publishes folders only")
+
+    def end_publications(self, attempts: Iterable[int]) -> None:
+        """There are none."""
+
 
 class World:
     """A served driver and the host's ends of its pipes."""
@@ -204,32 +211,23 @@ class World:
         """``runs``: with the ids from 1 on, each of a day. ``publication``: of the accepted output of
         run 1. ``limits``: more fields of the task."""
         self.reports.mode = AttemptMode.EACH if publication is None else AttemptMode.PUBLISH
-        given = {
-            "backfill_id": "b",
-            "attempt_id": 25,
-            "last": last,
-            "mode": str(self.reports.mode),
-            "runs": [
-                {
-                    "id": id,
-                    "attempt": 10 + id,
-                    "interval_start": f"2013-01-{id:02}T05:00:00Z",
-                    "interval_end": f"2013-01-{id + 1:02}T05:00:00Z",
-                    **(publication or {}),
-                }
+        about = publication or {}
+        given = sent(
+            *(
+                run_of(id, f"2013-01-{id:02}T05:00:00Z", f"2013-01-{id + 1:02}T05:00:00Z", attempt=10 + id, **about)
                 for id in range(1, runs + 1)
-            ],
-            "pipeline": {
-                "name": "p",
-                "schedule": "@daily",
+            ),
+            mode=str(self.reports.mode),
+            pipeline={
                 "timezone": "America/New_York",
                 "tasks": [{"name": task, **(limits or {})}],
                 "code": {"file": str(self.file), "attribute": "p"},
             },
-            "conf": conf,
-            "trace": trace,
-            "lease_seconds": lease_seconds,
-        }
+            last=last,
+            conf=conf,
+            trace=trace,
+            lease_seconds=lease_seconds,
+        )
         Launch.of(given)
         self.serve()
         self.say({"launch": given})

@@ -24,39 +24,6 @@ def task(name: str, *after: str, rule: str = "all_success", kind: str = "python"
     return Task.of({"name": name, "after": after, "trigger_rule": rule, "kind": kind})
 
 
-def verdict(rule: str, *before: TaskState) -> TaskState:
-    names = [f"t{i}" for i in range(len(before))]
-    tasks = [*(task(name) for name in names), task("last", *names, rule=rule)]
-    step = next_step(tasks, {**dict(zip(names, before, strict=True)), "last": S.NONE}, NONE_TAKEN)
-    return S.QUEUED if "last" in step.queue else step.settled.get("last", S.NONE)
-
-
-@pytest.mark.parametrize("one", ENDS)
-@pytest.mark.parametrize("other", [*ENDS, S.RUNNING])
-def test_every_rule_over_two_ends(one: TaskState, other: TaskState) -> None:
-    ends = {one, other}
-    done = S.RUNNING not in ends
-    bad = bool(ends & BAD)
-    success = S.SUCCEEDED in ends
-    assert verdict("all_done", one, other) == (S.QUEUED if done else S.NONE)
-    assert verdict("one_success", one, other) == (
-        S.QUEUED if success else S.NONE if not done else S.UPSTREAM_FAILED if bad else S.SKIPPED
-    )
-    none_failed = S.UPSTREAM_FAILED if bad else S.QUEUED if done else S.NONE
-    assert verdict("none_failed", one, other) == none_failed
-    assert verdict("all_success", one, other) == (
-        S.UPSTREAM_FAILED if bad else S.SKIPPED if S.SKIPPED in ends else none_failed
-    )
-    assert verdict("none_failed_min_one_success", one, other) == (
-        S.SKIPPED if none_failed == S.QUEUED and not success else none_failed
-    )
-
-
-@pytest.mark.parametrize("rule", list(TriggerRule))
-def test_a_task_after_nothing_starts_by_every_rule(rule: TriggerRule) -> None:
-    assert verdict(rule) == S.QUEUED
-
-
 DIAMOND = [
     task("b", kind="branch"),
     task("x", "b"),

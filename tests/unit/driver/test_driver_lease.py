@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from retrofill.driver.lease import SHARE, Lease
@@ -66,102 +66,6 @@ def test_a_heartbeat_goes_out_every_fifth_of_the_lease(left: float | None) -> No
     assert len(world.sent) == 9
 
 
-# before it may begin
-
-
-def test_before_the_permission_to_begin_nothing_ends_it_and_no_acknowledgement_renews_it() -> None:
-    world = World()
-    for _ in range(50):
-        _, acknowledged = world.sends()
-        acknowledged()
-        assert not world.over
-    assert (world.renewals, world.alarms) == ([], [])
-
-
-def test_what_was_acknowledged_before_does_not_lengthen_what_is_left() -> None:
-    world = World()
-    _, acknowledged = world.sends()
-    acknowledged()
-    assert world.lease.last_until(world.now + 1)
-    world.now += 1
-    assert world.over
-
-
-# the permission to begin
-
-
-def test_it_lasts_until_what_was_left_has_passed() -> None:
-    world = World()
-    assert world.lease.last_until(104.0)
-    assert (world.renewals, world.alarms) == ([104.0], [4.0])
-    world.now = 103.99
-    assert not world.over
-    world.now = 104.0
-    assert world.over
-
-
-@pytest.mark.parametrize("ends_at", [100.0, 99.0, -1e9])
-def test_what_is_over_when_the_answer_comes_may_not_begin(ends_at: float) -> None:
-    world = World()
-    assert not world.lease.last_until(ends_at)
-    assert (world.renewals, world.alarms) == ([], [])
-
-
-def test_a_heartbeat_from_before_it_counts_from_its_sending_if_that_is_longer() -> None:
-    world = World()
-    sent_at, early = world.sends()
-    _, later = world.sends()
-    assert world.lease.last_until(world.now + 9)
-    early()
-    later()
-    assert world.renewals == [113.0, 113.0, sent_at + 2 + L]
-
-
-@pytest.mark.parametrize(("left", "ends"), [(3.0, 107.0), (9.0, 113.0)])
-def test_the_permission_for_a_later_run_lengthens_it_and_never_shortens_it(left: float, ends: float) -> None:
-    world = World(7)
-    world.now += 4
-    assert world.lease.last_until(world.now + left)
-    assert (world.renewals, world.alarms) == ([ends], [ends - world.now])
-    world.now = ends - 0.01
-    assert not world.over
-    world.now = ends
-    assert world.over
-
-
-def test_an_answer_for_a_later_run_that_comes_late_leaves_what_heartbeats_have_renewed() -> None:
-    world = World(3)
-    sent_at, acknowledged = world.sends()
-    acknowledged()
-    assert world.lease.last_until(world.now - 1)
-    world.now = sent_at + L - 0.01
-    assert not world.over
-    world.now = sent_at + L
-    assert world.over
-
-
-# renewals
-
-
-def test_without_any_acknowledgement_it_is_over_after_what_was_left() -> None:
-    world = World(7)
-    world.now += 7 - 0.01
-    assert not world.over
-    world.now += 0.01
-    assert world.over
-
-
-def test_it_counts_from_the_sending_and_not_from_the_acknowledgement() -> None:
-    world = World(L)
-    sent_at, acknowledged = world.sends()
-    world.now += 6
-    acknowledged()
-    assert world.renewals == [sent_at + L]
-    assert world.alarms == [4.0]
-    world.now = sent_at + L
-    assert world.over
-
-
 def test_an_acknowledgement_after_the_end_renews_nothing() -> None:
     world = World(L)
     _, acknowledged = world.sends()
@@ -169,14 +73,6 @@ def test_an_acknowledgement_after_the_end_renews_nothing() -> None:
     acknowledged()
     assert world.over
     assert world.renewals == []
-
-
-def test_acknowledgements_out_of_order_never_shorten_it() -> None:
-    world = World(L)
-    (_, first), (sent_at, second) = world.sends(), world.sends()
-    second()
-    first()
-    assert world.renewals == [sent_at + L] * 2
 
 
 def test_a_stop_takes_the_alarm_back_and_later_acknowledgements_do_not_set_it() -> None:
@@ -187,40 +83,47 @@ def test_a_stop_takes_the_alarm_back_and_later_acknowledgements_do_not_set_it() 
     assert world.alarms == [0]
 
 
-# anything
+# What happens after a pause, and what is left of the lease if it is a permission to begin.
+STEPS = st.tuples(st.floats(0.01, 4.0), st.sampled_from(["wait", "acknowledge", "begin"]), st.floats(-1.0, 2 * L))
 
-steps_of = st.lists(st.tuples(st.floats(0.01, 4.0), st.sampled_from(["wait", "acknowledge", "begin"])), max_size=60)
 
-
-@given(steps=steps_of, left=st.floats(-1.0, 2 * L), early=st.integers(0, 3))
+@given(steps=st.lists(STEPS, max_size=60), early=st.integers(0, 3))
+@example(steps=[(2.0, "acknowledge", 0.0), (0.1, "acknowledge", 0.0), (0.1, "begin", 1.0), (1.0, "wait", 0.0)], early=0)
+@example(steps=[(1.0, "begin", 0.0)], early=0)
+@example(steps=[(1.0, "begin", 9.0), (4.0, "begin", 3.0), (2.0, "begin", -1.0), (3.0, "wait", 0.0)], early=0)
+@example(steps=[(1.0, "begin", 3.0), (1.0, "wait", 0.0), (1.0, "acknowledge", 0.0), (1.0, "begin", -1.0)], early=0)
 def test_it_is_over_exactly_when_the_last_of_its_ends_has_come(
-    steps: list[tuple[float, str]], left: float, early: int
+    steps: list[tuple[float, str, float]], early: int
 ) -> None:
-    """``early``: how many heartbeats earlier than the last the acknowledged one was sent."""
+    """Nothing ends it before the first permission to begin. Then it lasts as long as any permission said, or L after
+    an acknowledged heartbeat was sent. The kernel's alarm is set for the same moment.
+
+    ``early``: how many heartbeats earlier than the last the acknowledged one was sent.
+    """
     world = World()
     ends: float | None = None
-    for pause, step in steps:
+    for pause, step, left in steps:
         world.now += pause
         over = world.over
         assert over == (ends is not None and world.now >= ends)
         if over:
             return
+        before, renewed = len(world.renewals), False
         if step == "begin":
-            # Of the first run, or of a later one.
-            ends = world.now + left if ends is None else max(ends, world.now + left)
-            begins = world.lease.last_until(world.now + left)
-            assert begins == (ends > world.now)
-            if not begins:
-                # Nothing is left, so nothing began that an end could end.
-                return
+            ends = max(ends or 0.0, world.now + left)
+            renewed = world.lease.last_until(world.now + left)
+            assert renewed == (ends > world.now)
         elif step == "acknowledge" and world.sent:
             sent_at, acknowledged = world.sent[max(0, len(world.sent) - 1 - early)]
-            renewals = len(world.renewals)
             acknowledged()
-            assert (len(world.renewals) > renewals) == (ends is not None and world.now < ends)
-            ends = ends if ends is None or world.now >= ends else max(ends, sent_at + L)
-        if ends is not None and ends > world.now:
-            assert world.renewals[-1] == ends
+            renewed = ends is not None
+            ends = max(ends, sent_at + L) if ends is not None else None
+        assert len(world.renewals) == len(world.alarms) == before + renewed
+        if renewed and ends is not None:
+            assert (world.renewals[-1], world.alarms[-1]) == (ends, ends - world.now)
+        elif step == "begin":
+            # Nothing is left, so nothing began that an end could end.
+            return
     assert world.renewals == sorted(world.renewals)
 
 

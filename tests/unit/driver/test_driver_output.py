@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -63,7 +64,7 @@ class World:
         (home / "driver.py").write_text(DRIVER)
         self.pool = LocalPool(self.settings, self.host, (sys.executable, str(home / "driver.py")), self.logs)
 
-    def run(self, attempt_id: int, **conf: object) -> bool:
+    def run(self, attempt_id: int, **conf: Any) -> bool:
         """Execute an attempt. Returns whether its driver reported the end."""
         self.pool.launch(launch(attempt_id, **conf))
         ended, reported, _ = self.host.ended()

@@ -20,7 +20,8 @@ from tests.unit.driver.pooled import World, launch, pids, world
 
 from retrofill.states.attempt import AttemptMode
 from retrofill_tools.stack.processes import is_alive
-from run_starter.executors import Condition, local_pool, processes
+from run_starter.executors import Condition, processes
+from run_starter.executors.local_pool import LocalPool
 
 __all__ = ["world"]
 
@@ -93,7 +94,7 @@ def test_a_process_that_is_being_ended_is_given_nothing_more(world: World, monke
     pool.launch(launch(1, stuck=True))
     world.host.asked.get(timeout=20)
     (worker,) = pool._workers
-    monkeypatch.setattr(local_pool.processes, "end", lambda _: None)
+    monkeypatch.setattr(processes, "end", lambda _: None)
     pool.end(1)
     # It completes anyway, just before the signal would arrive.
     pool._on_done(worker, {"reported": True})
@@ -105,18 +106,29 @@ def test_a_process_that_is_being_ended_is_given_nothing_more(world: World, monke
     assert [world.host.ended()[:2] for _ in range(2)] == [(1, True), (2, True)]
 
 
+def waits_of(pool: LocalPool, monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[float]:
+    """How long the pool waits from now on, which it does not do really."""
+    waits: queue.SimpleQueue[float] = queue.SimpleQueue()
+    go_on = pool._closed.wait
+
+    def wait(seconds: float | None = None) -> bool:
+        waits.put(seconds or 0.0)
+        return go_on(0.01)
+
+    monkeypatch.setattr(pool._closed, "wait", wait)
+    return waits
+
+
 @pytest.mark.parametrize("command", ["/nonesuch/python", sys.executable])
 def test_a_driver_that_does_not_start_is_tried_again_ever_more_slowly(
     world: World, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    waits: queue.SimpleQueue[float] = queue.SimpleQueue()
     before = threading.active_count()
     pool = world.pool(
         (command, str(world.file)) if command != sys.executable else (command, "-c", "raise SystemExit(3)")
     )
     # Even after thousands of failures the pause stays finite.
-    go_on = pool._closed.wait
-    monkeypatch.setattr(pool._closed, "wait", lambda seconds=None: waits.put(seconds or 0.0) or go_on(0.01))
+    waits = waits_of(pool, monkeypatch)
     pool._failures = 5000
     pool.launch(launch(1))
     assert [waits.get(timeout=20) for _ in range(3)][1:] == [processes.MAX_BACKOFF_SECONDS] * 2
@@ -150,11 +162,9 @@ def test_attempts_that_end_before_they_begin_are_started_ever_more_slowly(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even though each process gets ready in between."""
-    waits: queue.SimpleQueue[float] = queue.SimpleQueue()
     pool = world.pool()
     until(lambda: pool.condition().room == 1, "it is ready")
-    go_on = pool._closed.wait
-    monkeypatch.setattr(pool._closed, "wait", lambda seconds=None: waits.put(seconds or 0.0) or go_on(0.01))
+    waits = waits_of(pool, monkeypatch)
     for id in (1, 2, 3):
         pool.launch(launch(id, leave=id))
         assert world.host.ended()[:2] == (id, False)

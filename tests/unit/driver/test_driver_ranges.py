@@ -7,43 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.unit.driver.launches import launch_of, run_of
 
-from retrofill.driver.context import run_of
+from retrofill.driver import context
+from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.kept import AREA, MARKER, key_of
 from retrofill.outputs.publication import sealed_folder
-from retrofill.outputs.staging import CannotStage, Staging
-from retrofill.protocol.launch import Launch, LaunchedRun
+from retrofill.outputs.staging import Staging
+from retrofill.protocol.launch import Launch
 
 DAYS = (1, 2, 3)
 
 
-def launch_of(sparse: bool = False) -> Launch:
+def launch(sparse: bool = False) -> Launch:
     """A range of three days in the attempt with the id 25; their runs have the ids 7 to 9."""
-    return Launch.of(
-        {
-            "backfill_id": "b",
-            "attempt_id": 25,
-            "mode": "range",
-            "runs": [
-                {
-                    "id": 6 + day,
-                    "attempt": day,
-                    "interval_start": f"2013-01-0{day}T00:00:00Z",
-                    "interval_end": f"2013-01-0{day + 1}T00:00:00Z",
-                }
-                for day in DAYS
-            ],
-            "pipeline": {
-                "name": "p",
-                "schedule": "@daily",
-                "batch_size": 3,
-                "batch_mode": "range",
-                "tasks": [{"name": "a", "sparse": sparse}],
-                "code": {"file": "/p.py", "attribute": "p"},
-            },
-            "lease_seconds": 60,
-        }
-    )
+    runs = (run_of(6 + day, f"2013-01-0{day}T00:00:00Z", f"2013-01-0{day + 1}T00:00:00Z", attempt=day) for day in DAYS)
+    pipeline = {"batch_size": 3, "batch_mode": "range", "tasks": [{"name": "a", "sparse": sparse}]}
+    return launch_of(*runs, pipeline=pipeline)
 
 
 class Ranged:
@@ -52,12 +32,12 @@ class Ranged:
     def __init__(self, launch: Launch) -> None:
         (piece,) = launch.pieces
         self.staging = Staging(launch, piece)
-        self.run = run_of(launch, piece, None, self.staging, "a")  # type: ignore[arg-type]  # no session is used
+        self.run = context.run_of(launch, piece, None, self.staging, "a")  # type: ignore[arg-type]  # no session is used
 
 
 @pytest.fixture
 def ranged() -> Ranged:
-    return Ranged(launch_of())
+    return Ranged(launch())
 
 
 def write(folder: str | Path) -> None:
@@ -104,7 +84,7 @@ def test_a_retry_stages_the_partitions_again(ranged: Ranged, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_partition_that_is_staged_again_leaves_the_others(tmp_path: Path, sparse: bool) -> None:
-    ranged = Ranged(launch_of(sparse))
+    ranged = Ranged(launch(sparse))
     to = ranged.run.stage_partitions(str(tmp_path), "day={interval.start:%d}")
     for day in DAYS:
         write(f"{to}/day=0{day}")
@@ -134,8 +114,8 @@ def test_an_interval_without_output_is_an_error_with_its_date(ranged: Ranged, tm
 
 @pytest.mark.parametrize("days", [1, 3])
 def test_no_output_at_all_is_an_error_too(tmp_path: Path, days: int) -> None:
-    launch = launch_of()
-    ranged = Ranged(replace(launch, runs=launch.runs[:days]))
+    made = launch()
+    ranged = Ranged(replace(made, runs=made.runs[:days]))
     to = ranged.run.stage_partitions(str(tmp_path), "day={interval.start:%d}")
     Path(to).mkdir()
     Path(to, "_SUCCESS").write_text("")
@@ -146,11 +126,10 @@ def test_no_output_at_all_is_an_error_too(tmp_path: Path, days: int) -> None:
 def test_of_two_intervals_of_one_hour_of_the_clock_each_has_its_own_output(tmp_path: Path) -> None:
     hours = [f"2024-11-03T0{hour}:00:00Z" for hour in (5, 6, 7)]
     runs = [
-        {"id": 7 + n, "attempt": 1, "interval_start": hours[n], "interval_end": hours[n + 1], "utc_offsets": offsets}
+        run_of(7 + n, hours[n], hours[n + 1], utc_offsets=offsets)
         for n, offsets in enumerate([(-14400, -18000), (-18000, -18000)])
     ]
-    launch = replace(launch_of(), runs=tuple(LaunchedRun.of(each) for each in runs))
-    ranged = Ranged(replace(launch, pipeline=replace(launch.pipeline, timezone="America/New_York")))
+    ranged = Ranged(launch_of(*runs, pipeline={"timezone": "America/New_York"}))
     for number, interval in enumerate(ranged.run.intervals):
         write(ranged.run.stage(f"{tmp_path}/{number}", interval))
     assert ranged.staging.seal() == {7: (f"{tmp_path}/0",), 8: (f"{tmp_path}/1",)}
@@ -158,7 +137,7 @@ def test_of_two_intervals_of_one_hour_of_the_clock_each_has_its_own_output(tmp_p
 
 @pytest.mark.parametrize("partitions", [False, True])
 def test_unless_the_task_is_sparse(tmp_path: Path, partitions: bool) -> None:
-    ranged = Ranged(launch_of(sparse=True))
+    ranged = Ranged(launch(sparse=True))
     stage(ranged, tmp_path, partitions, (2,))
     assert ranged.staging.seal() == {8: (f"{tmp_path}/day=02",)}
     # Nothing is left of what all were written to.
@@ -197,6 +176,4 @@ def test_what_a_range_cannot_stage_says_what_to_do(ranged: Ranged, tmp_path: Pat
 
 
 def run_of_another_day():
-    day = {"interval_start": "2014-01-01T00:00:00Z", "interval_end": "2014-01-02T00:00:00Z"}
-    launch = launch_of()
-    return Ranged(replace(launch, runs=(LaunchedRun.of({"id": 1, "attempt": 1, **day}),))).run.interval
+    return Ranged(launch_of(run_of(1, "2014-01-01T00:00:00Z", "2014-01-02T00:00:00Z"))).run.interval

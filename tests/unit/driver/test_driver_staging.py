@@ -8,31 +8,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.unit.driver.launches import launch_of, run_of
 
+from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.kept import AREA, MARKER, key_of
 from retrofill.outputs.publication import sealed_folder
-from retrofill.outputs.staging import MAX_OUTPUTS, CannotStage, Staging, local_path
-from retrofill.protocol.launch import Launch
+from retrofill.outputs.staging import MAX_OUTPUTS, Staging, local_path
 
 
 def staging_of(run_id: int) -> Staging:
     """One run of an attempt with the id 25."""
-    day = {"interval_start": "2013-01-01T00:00:00Z", "interval_end": "2013-01-02T00:00:00Z"}
-    launch = Launch.of(
-        {
-            "backfill_id": "b",
-            "attempt_id": 25,
-            "mode": "each",
-            "runs": [{"id": run_id, "attempt": 2, **day}],
-            "pipeline": {
-                "name": "p",
-                "schedule": "@daily",
-                "tasks": [{"name": "a"}],
-                "code": {"file": "/p.py", "attribute": "p"},
-            },
-            "lease_seconds": 60,
-        }
-    )
+    launch = launch_of(run_of(run_id, "2013-01-01T00:00:00Z", "2013-01-02T00:00:00Z", attempt=2))
     return Staging(launch, launch.pieces[0])
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.driver.launches import launch_of, run_of
 
 from retrofill.driver.config import Config
 from retrofill.driver.script_fields import BadArgument, Fields
@@ -33,29 +34,11 @@ from retrofill.spark.home import read_properties
 
 def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
     task = {"name": "a", "kind": "submit", "submit": {"script": script, "args": args}}
-    given: dict[str, Any] = {
-        "backfill_id": "b",
-        "attempt_id": 25,
-        "mode": "each",
-        "runs": [
-            {
-                "id": 7,
-                "attempt": 2,
-                "interval_start": "2013-01-01T05:00:00+00:00",
-                "interval_end": "2013-01-02T05:00:00+00:00",
-            }
-        ],
-        "pipeline": {
-            "name": "p",
-            "schedule": "@daily",
-            "timezone": "America/New_York",
-            "tasks": [task],
-            "code": {"file": "/p.py", "attribute": "p"},
-        },
-        "conf": {"city": "JFK", "deep": {"er": 1}},
-        "lease_seconds": 60,
-    }
-    return Launch.of(given)
+    return launch_of(
+        run_of(7, "2013-01-01T05:00:00+00:00", "2013-01-02T05:00:00+00:00", attempt=2),
+        pipeline={"timezone": "America/New_York", "tasks": [task]},
+        conf={"city": "JFK", "deep": {"er": 1}},
+    )
 
 
 def fields_of(made: Launch) -> Fields:

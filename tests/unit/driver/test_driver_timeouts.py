@@ -21,6 +21,7 @@ from retrofill.driver.execute import Execution
 from retrofill.driver.submit import SubmitFailed
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
 from retrofill.outputs.staging import Staging
+from retrofill.protocol.facts import ErrorInfo
 from retrofill.sdk.duration import timed_out, written
 from retrofill.states.task_run import TASK_TIMED_OUT, TaskState
 from run_starter.executors import TimedOut
@@ -87,8 +88,11 @@ def test_what_goes_on_is_given_up_and_does_nothing_more(how: str) -> None:
         if how == "raises":
             raise OSError("Spark is away")
 
+    def give_up(_: TaskTimedOut) -> None:
+        given_up.set()
+
     def work() -> None:
-        with TimeLimit(0.01, OVER, interrupt, lambda error: given_up.set() or error):
+        with TimeLimit(0.01, OVER, interrupt, give_up):
             over.wait(10)
         after.set()
 
@@ -129,7 +133,7 @@ def test_tries_that_ended_earlier_drivers_are_used_up(used: int, numbers: list[i
     def body(_: Any) -> None:
         raise ValueError("no luck")
 
-    def tell(name: str, state: TaskState, try_number: int = 1, error: object = None) -> None:
+    def tell(task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
         if state == TaskState.RUNNING:
             tried.append(try_number)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from retrofill.errors import first_line
@@ -28,9 +29,9 @@ def chained() -> None:
         raise ValueError("no luck") from e
 
 
-def caught(call: object) -> BaseException:
+def caught(call: Callable[[], object]) -> Exception:
     try:
-        call()  # type: ignore[operator]
+        call()
     except Exception as e:  # noqa: BLE001 - any
         return e
     raise AssertionError("nothing was raised")

@@ -2,7 +2,7 @@
 after them.
 
 The rules have the same meaning as Airflow's rules of the same names. The table shares no code with
-the implementation.
+the implementation. ``-``: there is no task before.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ BEFORE = {"+": S.SUCCEEDED, "x": S.FAILED, "u": S.UPSTREAM_FAILED, "s": S.SKIPPE
 AFTER = {"go": S.QUEUED, "skip": S.SKIPPED, "bad": S.UPSTREAM_FAILED, "wait": S.NONE}
 RULES = ("all_success", "one_success", "none_failed", "none_failed_min_one_success", "all_done")
 TABLE = """
+    -      go     go     go     go     go
     +      go     go     go     go     go
     x      bad    bad    bad    bad    go
     u      bad    bad    bad    bad    go
@@ -35,6 +36,7 @@ TABLE = """
     xu     bad    bad    bad    bad    go
     xs     bad    bad    bad    bad    go
     x.     bad    wait   bad    bad    wait
+    uu     bad    bad    bad    bad    go
     us     bad    bad    bad    bad    go
     u.     bad    wait   bad    bad    wait
     ss     skip   skip   go     skip   go
@@ -56,7 +58,7 @@ def test_the_table_has_every_rule() -> None:
 
 @pytest.mark.parametrize(("before", "rule", "expected"), CASES)
 def test_a_rule_makes_of_a_task_what_the_table_says(before: str, rule: str, expected: str) -> None:
-    for order in set(permutations(before)):
+    for order in set(permutations(before.strip("-"))):
         upstream = {f"t{n}": BEFORE[sign] for n, sign in enumerate(order)}
         last = Task(name="last", after=tuple(upstream), trigger_rule=TriggerRule(rule))
         step = next_step([*(Task(name=name) for name in upstream), last], {**upstream, "last": S.NONE}, {})

@@ -15,17 +15,19 @@ from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
+from tests.unit.driver import launches
 
 from retrofill.driver.context import Run, run_of
 from retrofill.driver.execute import Result
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.script_fields import Fields
 from retrofill.driver.session import Sessions
+from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.kept import AREA, MARKER, key_of
 from retrofill.outputs.places import PlaceTaken, owned, release
 from retrofill.outputs.publication import Publication, publish
 from retrofill.outputs.restoring import restore
-from retrofill.outputs.staging import CannotStage, Staging
+from retrofill.outputs.staging import Staging
 from retrofill.outputs.tables.publication import Tables
 from retrofill.protocol.launch import Launch, Piece
 
@@ -54,27 +56,21 @@ class Who:
             start = self.start + n * self.length
             offsets = [each.astimezone(ZoneInfo(self.zone)).utcoffset() for each in (start, start + self.length)]
             runs.append(
-                {
-                    "id": self.run + n,
-                    "attempt": 1,
-                    "interval_start": start.astimezone(UTC).isoformat(),
-                    "interval_end": (start + self.length).astimezone(UTC).isoformat(),
-                    "utc_offsets": [each.total_seconds() for each in offsets if each is not None],
-                    "restores": self.undoes,
-                }
+                launches.run_of(
+                    self.run + n,
+                    start.astimezone(UTC).isoformat(),
+                    (start + self.length).astimezone(UTC).isoformat(),
+                    utc_offsets=[each.total_seconds() for each in offsets if each is not None],
+                    restores=self.undoes,
+                )
             )
-        definition = {"name": self.pipeline, "schedule": "@daily", "timezone": self.zone, "tasks": [{"name": "a"}]}
-        return Launch.of(
-            {
-                "backfill_id": f"of {self.run}",
-                "attempt_id": self.attempt or self.run,
-                "mode": "each" if self.count == 1 else "range",
-                "runs": runs,
-                "pipeline": {**definition, "code": {"file": "/p.py", "attribute": "p"}},
-                "lease_seconds": 60,
-                "installation": self.installation,
-                "keep_replaced_days": 7,
-            }
+        return launches.launch_of(
+            *runs,
+            pipeline={"name": self.pipeline, "timezone": self.zone},
+            backfill_id=f"of {self.run}",
+            attempt_id=self.attempt or self.run,
+            installation=self.installation,
+            keep_replaced_days=7,
         )
 
 

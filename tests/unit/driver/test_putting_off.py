@@ -154,7 +154,7 @@ def publish(sessions: OfTests, *outputs: str, publishers: tuple[int, ...] = (), 
     return result
 
 
-FOR_EVER = [
+FOR_EVER: list[Exception] = [
     Analysis("UNRESOLVED_COLUMN.WITH_SUGGESTION", "42703"),
     Analysis("TABLE_OR_VIEW_NOT_FOUND", "42P01"),
     Unsupported("DELTA_CANNOT_MODIFY_APPEND_ONLY", "42809"),
@@ -164,7 +164,7 @@ FOR_EVER = [
     PublishedAgain("somebody else has changed it"),
     NotKept("nobody knows what was before"),
 ]
-FOR_NOW = [
+FOR_NOW: list[Exception] = [
     OfSpark("DELTA_CONCURRENT_APPEND", "2D521"),
     OfSpark("DELTA_CONCURRENT_DELETE_READ", "2D521"),
     OfSpark("DELTA_METADATA_CHANGED", "2D521"),

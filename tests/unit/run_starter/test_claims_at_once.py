@@ -1,6 +1,7 @@
 """Claims in the transaction of the reports, and the notifications of freed slots."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from retrofill_core.bus.faults import Conflict, Fenced, Poison
 from retrofill_core.bus.worker.rechecks import ALL_ACTIVE
 from retrofill_core.store.hosts import SEAT_CHANNEL
 from retrofill_core.store.runs import SLOT_CHANNEL
+from retrofill_core.store.seat_waits import Rank
 from run_starter.claims.checks import Claims
 from run_starter.handler import StarterHandler
 from run_starter.memory import (
@@ -23,6 +25,9 @@ from run_starter.memory import (
     slot_freed,
     suspect_ended,
 )
+from run_starter.sharing import Shortage
+
+SHORT = Shortage(False, Rank(0, datetime(2020, 1, 1, tzinfo=UTC)))
 
 # notifications of slots
 
@@ -43,9 +48,9 @@ def test_another_notification_names_none(payload: str) -> None:
 class Tx:
     """A transaction of shard 0 with scheduled checks."""
 
-    def __init__(self, partition: int = 0, **checks: float) -> None:
+    def __init__(self, checks: Mapping[str, float], partition: int = 0) -> None:
         self.partition = partition
-        self.checks = checks
+        self.checks = dict(checks)
 
     def schedule_check(self, key: str, after: float = 0.0) -> None:
         self.checks[key] = min(after, self.checks.get(key, after))
@@ -77,7 +82,7 @@ class Played(Claims):
 
 def due(partition: int = 0) -> Tx:
     """What an ended run leaves to check."""
-    return Tx(partition, **{backfill_key("b1"): 0.0, pipeline_key(7): 0.0})
+    return Tx({backfill_key("b1"): 0.0, pipeline_key(7): 0.0}, partition)
 
 
 def test_a_slot_that_a_shard_freed_itself_is_no_news_to_it() -> None:
@@ -96,7 +101,7 @@ def test_the_end_of_a_suspect_is_news_to_all_other_shards() -> None:
 
 def test_a_free_seat_is_news_to_who_waits_for_one() -> None:
     played = Played()
-    played.memory[1] = Memory(starving={"default": {pipeline_key(7): None}, "gpu": {pipeline_key(8): None}})
+    played.memory[1] = Memory(starving={"default": {pipeline_key(7): SHORT}, "gpu": {pipeline_key(8): SHORT}})
     both = {pipeline_key(7): 0.0, pipeline_key(8): 0.0}
     for payload, checked in {"": both, "default": {pipeline_key(7): 0.0}, "other": {}}.items():
         told = played.handler.notified(SEAT_CHANNEL, payload, [0, 1])
@@ -115,15 +120,15 @@ def test_due_checks_run_at_once_and_only_what_they_schedule_is_left() -> None:
 def test_checks_of_later_and_those_that_lock_first_keep_their_own_transactions() -> None:
     played = Played()
     others = {backfill_key("b2"): 0.1, LEASES_KEY: 0.0, ALL_ACTIVE: 0.0, SUSPECTS_KEY: 0.0}
-    assert played.claim(Tx(**others)) == others
+    assert played.claim(Tx(others)) == others
     assert played.checked == []
-    assert played.claim(Tx(**others, **due().checks)) == {**others, pipeline_key(99): 5.0}
+    assert played.claim(Tx({**others, **due().checks})) == {**others, pipeline_key(99): 5.0}
     assert played.checked == [(["b1"], [7])]
 
 
 def test_a_check_that_wants_another_one_soon_gets_it_after_the_commit() -> None:
     played = Played()
-    tx = Tx(**{pipeline_key(99): 0.0})
+    tx = Tx({pipeline_key(99): 0.0})
     assert played.claim(tx) == {pipeline_key(99): 5.0}
 
 

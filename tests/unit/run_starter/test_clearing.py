@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import Any
 import pytest
 from tests.support.definitions import daily
 from tests.support.threads import LIMIT, fail_once
+from tests.unit.driver.pooled import Recorder
 
 from retrofill.spark.clusters import tag_of
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.settings import Settings
-from run_starter.executors import Host, LaunchRequest, RunToDo, processes
+from run_starter.executors import LaunchRequest, RunToDo, processes
 from run_starter.executors import clearing as kills
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers
@@ -44,21 +44,14 @@ esac
 """
 
 
-class Told(Host):
-    """A host that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.ended: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-        self.noted = threading.Event()
+class Told(Recorder):
+    """Also checks that no attempt began or has a driver that may still run."""
 
     def driver_ended(
         self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
     ) -> None:
-        assert exited and begun is None and not reported
-        self.ended.put((launch.key, reason))
-
-    def changed(self) -> None:
-        self.noted.set()
+        assert exited and begun is None
+        super().driver_ended(launch, reported=reported, reason=reason)
 
 
 class Cleared:
@@ -113,13 +106,13 @@ def test_an_attempt_is_released_once_the_application_of_an_earlier_one_was_kille
 def test_a_cluster_that_is_away_keeps_attempts_waiting_and_the_host_says_why(cleared: Cleared) -> None:
     (cleared.folder / "away").touch()
     cleared.launch(3, 4)
-    assert cleared.host.noted.wait(SECONDS)
+    assert cleared.host.changes.get(timeout=SECONDS) is None
     why = "earlier applications may still run: yarn cannot be asked: the cluster is away"
     assert cleared.clearing.note == why
     assert {launch.key for launch in cleared.clearing.waiting()} == {3, 4}
     assert cleared.released.empty()
     cleared.clearing.end(4)
-    assert cleared.host.ended.get(timeout=SECONDS) == (4, why)
+    assert cleared.host.ended() == (4, False, why)
     (cleared.folder / "away").unlink()
     assert cleared.released.get(timeout=SECONDS) == 3
     assert cleared.released.empty()
@@ -134,7 +127,7 @@ def test_an_application_that_does_not_end_holds_up_only_those_that_wait_for_it(h
     cleared.launch(11, earlier=(1,))
     for attempt in (2, 3, 4):
         cleared.launch(10 + attempt, earlier=(attempt,))
-    assert cleared.host.noted.wait(SECONDS)
+    assert cleared.host.changes.get(timeout=SECONDS) is None
     (cleared.folder / "away").unlink()
     assert {cleared.released.get(timeout=SECONDS) for _ in range(3)} == {12, 13, 14}
     assert {launch.key for launch in cleared.clearing.waiting()} == {11}
@@ -154,7 +147,7 @@ def test_an_application_that_does_not_end_in_time_is_named(cleared: Cleared, mon
     monkeypatch.setattr(kills, "END_SECONDS", 0.0)
     (cleared.folder / "stays").write_text(cleared.application(1, 1))
     cleared.launch(3)
-    assert cleared.host.noted.wait(SECONDS)
+    assert cleared.host.changes.get(timeout=SECONDS) is None
     assert cleared.clearing.note == "earlier applications may still run: application_17_0001 did not end within 0 s"
     cleared.clearing.close()
 
@@ -162,9 +155,9 @@ def test_an_application_that_does_not_end_in_time_is_named(cleared: Cleared, mon
 def test_closing_releases_nothing(cleared: Cleared) -> None:
     (cleared.folder / "away").touch()
     cleared.launch(3)
-    assert cleared.host.noted.wait(SECONDS)
+    assert cleared.host.changes.get(timeout=SECONDS) is None
     cleared.clearing.close()
-    assert cleared.host.ended.get(timeout=SECONDS)[0] == 3
+    assert cleared.host.ended()[:2] == (3, False)
     assert cleared.released.empty()
 
 

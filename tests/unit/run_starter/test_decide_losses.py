@@ -37,7 +37,7 @@ CANCELLED = AttemptOutcome.CANCELLED
 QUEUED, STAGED = Requeue, AwaitPublisher
 # State of the run, whether it is to be cancelled → what becomes of it when its attempt is done or
 # released, when the attempt is lost, and when that is the last loss that a suspect may have.
-ENDS = {
+ENDS: dict[tuple[R, bool], tuple[R | type[Requeue | AwaitPublisher], ...]] = {
     (R.STARTING, False): (QUEUED, QUEUED, QUEUED),
     (R.STARTING, True): (R.CANCELLED, R.CANCELLED, R.CANCELLED),
     (R.RUNNING, False): (QUEUED, QUEUED, R.FAILED),
@@ -277,7 +277,7 @@ def test_the_last_loss_tells_how_each_attempt_was_lost():
 
 def test_what_is_kept_of_losses_is_bounded_and_a_release_is_not_kept():
     long = ErrorInfo(type="DriverLost", message="x" * 4000)
-    losses = ()
+    losses: tuple[Loss, ...] = ()
     for number in range(1, 100):
         losses = with_loss(losses, number, long, counted=number > 95)
     assert [loss.attempt for loss in losses] == list(range(90, 100))

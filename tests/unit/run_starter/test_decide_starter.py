@@ -26,11 +26,11 @@ from retrofill_core.contract.runs import AttemptEnded, SparkApplication
 from retrofill_core.domain.run import LIVE
 from retrofill_core.domain.run import RunState as R
 from run_starter.reports.losses import Loss
-from run_starter.reports.steps import Accept, AttemptEnd, Begin, End, Requeue
+from run_starter.reports.steps import Accept, AttemptEnd, Begin, End, Requeue, Step
 
 # one report
 
-LEADS_TO = {
+LEADS_TO: dict[str, list[Step]] = {
     "began": [],
     "task": [],
     "staged": [Accept(("/o",))],

@@ -25,7 +25,7 @@ from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import build
 from retrofill_core.user_code.environments import Packed
 from retrofill_core.user_code.open_store import open_store
-from run_starter.executors import Condition, LaunchRequest, choosing
+from run_starter.executors import NOT_ALLOWED, Condition, LaunchRequest, choosing
 from run_starter.executors import preparing as module
 from run_starter.executors.build import Dispatch
 from run_starter.executors.choosing import Waiting
@@ -127,8 +127,8 @@ class Host(Recorder):
         self.told: queue.SimpleQueue[tuple[int, str, str]] = queue.SimpleQueue()
         self.launched: queue.SimpleQueue[LaunchRequest] = queue.SimpleQueue()
 
-    def refused(self, given: LaunchRequest, reason: str, *, kind: str) -> None:
-        self.told.put((given.attempt_id, kind, reason))
+    def refused(self, launch: LaunchRequest, reason: str, *, kind: str = NOT_ALLOWED) -> None:
+        self.told.put((launch.attempt_id, kind, reason))
 
 
 def preparing(folder: Path, store: Path) -> tuple[Preparing, Host, queue.SimpleQueue[LaunchRequest]]:
@@ -172,7 +172,7 @@ def dispatch(folder: Path, store: Path, **more: Any) -> tuple[Dispatch, Host]:
     made = object.__new__(Dispatch)
     pool = SimpleNamespace(condition=lambda: Condition(2), hosted=set, launch=host.launched.put)
     made._drivers, made._host = drivers, host
-    made._executors = {"pool": pool, "spark-submit": pool}  # type: ignore[dict-item]
+    made._executors = {"pool": pool, "spark-submit": pool}
     made._pool = SimpleNamespace(has_idle=lambda: True)  # type: ignore[assignment]
     made._preparing = Preparing(drivers.settings, Interpreters(drivers), host, made._hand_over)
     made._clearing = Clearing(drivers, host, made._give)

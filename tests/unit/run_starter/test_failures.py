@@ -53,17 +53,17 @@ class Failing:
         self.do(work)
 
     def rows(self, table: Any) -> list[dict[str, Any]]:
-        return self.do(lambda conn: [dict(row) for row in conn.execute(select(table)).mappings().all()])
+        return list(self.do(lambda conn: [dict(row) for row in conn.execute(select(table)).mappings().all()]))
 
-    def close(self) -> list[dict[str, Any]]:
+    def close(self) -> list[bytes]:
         """Close all callbacks as the runner does; returns what was published about them."""
-        published: list[Any] = []
+        published: list[bytes] = []
 
         def work(conn: Any) -> None:
             tx = tx_of(conn, CALLBACK_RUNNER)
             ids = conn.execute(select(t.callback.c.deadline_id)).scalars().all()
             close_all(tx, callbacks.lock_pending(conn, list(ids)))
-            published.extend(row.value for row in tx.outgoing)
+            published.extend(row.value for row in tx.outgoing if row.value)
 
         self.do(work)
         return published

@@ -57,7 +57,7 @@ def test_variables_come_from_where_they_are(tmp_path: Path, configured: None, mo
     }
     assert (told(gpu.settings)["spark_remote"], told(cpu.settings)["spark_remote"]) == ("sc://gpu:1", None)
     # Nor do the drivers of other pools inherit what is this one's.
-    assert (gpu.withheld, cpu.withheld) == ({"HOSTS_TOKEN"}, {"HOSTS_TOKEN"})
+    assert gpu.withheld == cpu.withheld == {"HOSTS_TOKEN"}
     assert cpu.environment == {}
     configure_masking(told(gpu.settings)["redact"])
     shown = masked(f"a {SECRET} b, {json.dumps(SECRET)}, second line, token-of-the-host, canary, x")

@@ -54,7 +54,7 @@ def test_what_was_never_taken_over_began_nothing() -> None:
     runs = [run(R.STARTING, id, number=0, position=id, before=False) for id in (7, 8)]
     made = fold_of(runs, [attempt(began=False)]).release(OF, UNHEARD)
     assert [type(step) for id in (7, 8) for step in made.runs[id]] == [Requeue, Requeue]
-    assert not any(step.counted or step.loss for id in (7, 8) for step in made.runs[id])  # type: ignore[union-attr]
+    assert not any(step.counted or step.loss for id in (7, 8) for step in made.runs[id])
     assert made.attempts == {OF: AttemptEnd(AttemptOutcome.RELEASED, UNHEARD)}
 
 

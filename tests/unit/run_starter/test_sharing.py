@@ -59,7 +59,10 @@ def situations(draw):
         candidates,
         pipelines,
         {
-            pool: FreeSeats([Seat(host, n, "h", *each, pool) for n, each in enumerate(free[pool])], draw(rivals()))
+            pool: FreeSeats(
+                [Seat(host, n, "h", warm, submits, pool) for n, (warm, submits) in enumerate(free[pool])],
+                draw(rivals()),
+            )
             for host, pool in enumerate(POOLS)
         },
     )
@@ -74,7 +77,7 @@ def test_no_limit_is_exceeded_and_no_slot_given_twice(situation):
     left = [seat for each in offered.values() for seat in each.free]
     assert sorted([*given, *left], key=repr) == sorted(there, key=repr)
     assert len(given) <= most(candidates, pipelines)
-    shared = {no: [] for no in pipelines}
+    shared: dict[int, list[int]] = {no: [] for no in pipelines}
     for each in candidates:
         own = [slot for slot, _, _ in made.slots.get(each.id, ())]
         assert all(seat.pool == each.pool and seat.serves(each.executor) for *_, seat in made.slots.get(each.id, ()))

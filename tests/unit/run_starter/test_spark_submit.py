@@ -15,10 +15,11 @@ import pytest
 from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import Recorder, launch
 
+from retrofill.spark import clusters
 from retrofill_core.attempt_logs.files import folder_of
 from retrofill_core.contract.runs import Report
 from retrofill_core.settings import Settings
-from run_starter.executors import LaunchRequest, OnDelivery, spark_submit
+from run_starter.executors import LaunchRequest, OnDelivery, spark_submit, submission
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.spark_submit import SparkSubmit
 
@@ -66,8 +67,8 @@ class World:
         self.killed: queue.SimpleQueue[Sequence[str]] = queue.SimpleQueue()
         patch.setattr(spark_submit, "EXIT_SECONDS", 0.1)
         patch.setattr(spark_submit, "cluster_for", lambda *_: "a cluster")
-        patch.setattr(spark_submit.clusters, "end", lambda _, tags: self.killed.put(tags))
-        patch.setattr(spark_submit.submission, "command", self._command)
+        patch.setattr(clusters, "end", lambda _, tags: self.killed.put(tags))
+        patch.setattr(submission, "command", self._command)
         self.executor = SparkSubmit(Settings(home=folder), self.host)
 
     def _command(self, _: object, __: object, environment: Mapping[str, str], *___: object) -> tuple[str, ...]:
@@ -96,7 +97,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 def test_a_driver_that_hangs_after_its_attempt_is_ended(
     world: World, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...], remote: bool
 ) -> None:
-    monkeypatch.setattr(spark_submit.submission, "is_remote", lambda *_: remote)
+    monkeypatch.setattr(submission, "is_remote", lambda *_: remote)
     world.how = how
     world.executor.launch(launch(1))
     assert world.host.ended() == (1, True, "the driver process was ended by signal 9")
@@ -108,7 +109,7 @@ def test_a_driver_that_hangs_after_its_attempt_is_ended(
 
 
 def test_a_driver_that_exits_after_its_attempt_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_submit.submission, "is_remote", lambda *_: True)
+    monkeypatch.setattr(submission, "is_remote", lambda *_: True)
     monkeypatch.setattr(spark_submit, "EXIT_SECONDS", 60.0)
     ended: list[Any] = []
     monkeypatch.setattr(world.executor, "end", ended.append)
@@ -122,7 +123,7 @@ def test_a_driver_in_the_cluster_that_is_stopped_is_ended_with_its_application(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It neither reads that it is to end nor closes its connection."""
-    monkeypatch.setattr(spark_submit.submission, "is_remote", lambda *_: True)
+    monkeypatch.setattr(submission, "is_remote", lambda *_: True)
     world.program = "import time; time.sleep(600)"
     world.executor.launch(launch(1))
     connection, lines = world.connect()
@@ -159,8 +160,8 @@ def test_a_host_speaks_for_a_lost_driver_in_the_cluster_until_its_application_ha
         asked.set()
         assert answers.wait(20)
 
-    monkeypatch.setattr(spark_submit.clusters, "end", end)
-    monkeypatch.setattr(spark_submit.submission, "is_remote", lambda *_: True)
+    monkeypatch.setattr(clusters, "end", end)
+    monkeypatch.setattr(submission, "is_remote", lambda *_: True)
     world.program = "import time; time.sleep(600)"
     world.executor.launch(launch(1))
     connection, lines = world.connect()

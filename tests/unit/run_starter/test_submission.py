@@ -87,8 +87,8 @@ def test_secrets_are_in_files_of_the_owner_and_in_no_command_line(tmp_path: Path
         assert SECRET not in " ".join(command)
         files = [folder / "spark.properties", folder / "jvm.options"]
         # Spark's launcher reads the name of the second one in the first.
-        given = " ".join(command) + files[0].read_text()
-        assert all(str(file) in given for file in files)
+        said = " ".join(command) + files[0].read_text()
+        assert all(str(file) in said for file in files)
         assert all(SECRET in file.read_text() and file.stat().st_mode & 0o077 == 0 for file in files)
 
 

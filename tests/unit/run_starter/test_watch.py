@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from retrofill_core.store import attempts
 from run_starter.host import hosting
 from run_starter.host.hosting import Watch
 
@@ -50,7 +51,7 @@ def test_a_driver_that_could_not_be_ended_is_ended_later_and_the_others_are_at_o
 
     monkeypatch.setattr(hosting, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(hosting, "reading", reads)
-    monkeypatch.setattr(hosting.attempts, "to_be_ended", over)
+    monkeypatch.setattr(attempts, "to_be_ended", over)
     executor = Hosted()
     watch = Watch(None, executor)  # type: ignore[arg-type]
     watch.start()

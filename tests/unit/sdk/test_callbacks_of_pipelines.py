@@ -124,12 +124,12 @@ APPLIED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("listed", "message"), APPLIED.values(), ids=APPLIED)
 def test_what_the_settings_lack_is_named_when_it_is_applied(listed: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as refused:
-        check_targets(defined(**listed), Settings(webhook_secrets={"default": [SECRET]}))  # type: ignore[dict-item]
+        check_targets(defined(**listed), Settings(webhook_secrets={"default": [SECRET]}))
     assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize("key", ["", "k" * 31, "k" * 31 + "!"])
 def test_a_routing_key_that_is_none_is_refused_and_not_quoted(key: str) -> None:
     with pytest.raises(ValueError, match="the key under 'data' must have 32 letters and digits") as refused:
-        Settings(pagerduty_keys={"data": key})  # type: ignore[dict-item]
+        Settings(pagerduty_keys={"data": key})
     assert not key or key not in str(refused.value)
