@@ -1,13 +1,10 @@
-"""Imports user code in a warm process, and reimports it after a change.
+"""Imports the user code of an attempt, whose process has no other.
 
-Code from the code store is imported from the directory it was unpacked into. Before code with
-another hash is imported, the previous modules are removed, so that modules with the same name do
-not mix.
+Code from the code store is imported from the directory it was unpacked into.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import sys
 from importlib.abc import MetaPathFinder
@@ -15,15 +12,13 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Callable, Dict, Protocol, Sequence, Tuple
+from typing import Callable, Protocol, Sequence
 
 from retrofill.pipeline import Pipeline
 from retrofill.user_code.loading import PipelineFileError, import_file
 from retrofill.user_code.paths import is_inside
 from retrofill.user_code.places import is_users
 
-# Module name → its file and the file's digest.
-Files = Dict[str, Tuple[str, str]]
 # Returns the directory with the content of the archive with this hash.
 Unpacked = Callable[[str], Path]
 
@@ -55,20 +50,13 @@ class Location(Protocol):
 
 
 class Code:
-    """The user modules of this process.
-
-    A change in any of their files, or another archive, reimports all of them.
-    """
+    """The user modules of this process."""
 
     def __init__(self, unpacked: Unpacked) -> None:
         self._unpacked = unpacked
         self._modules: dict[str, ModuleType] = {}
-        self._files: Files = {}
-        # The current modules' archive, and the directories added to the path for them.
-        self._sha256: str | None = None
+        # What was added to the path for them.
         self._folders: set[str] = set()
-        self._before = frozenset(sys.modules)
-        self._late = _LateImports(self._folders)
         # Cached bytecode is validated by size and seconds: it would miss an edit within a second.
         sys.dont_write_bytecode = True
 
@@ -105,22 +93,18 @@ class Code:
         return self._unpacked(location.sha256) / Path(file).relative_to(location.root)
 
     def _module(self, location: Location) -> ModuleType:
-        if location.sha256 != self._sha256 or any(_digest(path) != digest for path, digest in self._files.values()):
-            self._forget()
         place = location.file or location.module or ""
         if place not in self._modules:
             self._modules[place] = self._import(location)
         return self._modules[place]
 
     def _import(self, location: Location) -> ModuleType:
-        path = list(sys.path)
-        before = set(sys.modules)
+        path, before = list(sys.path), set(sys.modules)
         file: Path | None = None if location.file is None else Path(location.file)
         folder: str | None = None
         try:
             if location.sha256 is not None:
                 folder = str(self._unpacked(location.sha256))
-                self._sha256 = location.sha256
                 if folder not in sys.path:
                     sys.path.insert(0, folder)
                 file = None if file is None else self._inside(location, str(file))
@@ -130,33 +114,8 @@ class Code:
             raise e.__cause__ or e from None
         finally:
             self._folders |= set(sys.path) - set(path)
-            if self._late not in sys.meta_path:
-                sys.meta_path.insert(0, self._late)
-            # Also after a failure: some modules may have been imported.
-            self._files.update(_files((set(sys.modules) - before) | {"" if file is None else file.stem}))
-            _ship(self._files)
-
-    def _forget(self) -> None:
-        for name, module in list(sys.modules.items()):
-            if name in self._files or (name not in self._before and self._is_imported_code(name, module)):
-                sys.modules.pop(name, None)
-        sys.path[:] = [folder for folder in sys.path if folder not in self._folders]
-        self._folders.clear()
-        self._files, self._modules, self._sha256 = {}, {}, None
-
-    def _is_imported_code(self, name: str, module: ModuleType) -> bool:
-        """Whether it is a user module that a task imported while it ran."""
-        tops = {known.partition(".")[0] for known in self._files}
-        file = getattr(module, "__file__", None)
-        # A namespace package has no file, only paths.
-        places = [file] if file else [str(place) for place in getattr(module, "__path__", None) or ()]
-        return any(
-            is_users(place) and ((file and name.partition(".")[0] in tops) or self._is_in_folders(place))
-            for place in places
-        )
-
-    def _is_in_folders(self, place: str) -> bool:
-        return _is_below(place, self._folders)
+            sys.meta_path.insert(0, _LateImports(self._folders))
+            _ship((set(sys.modules) - before) | {"" if file is None else file.stem})
 
 
 class _LateImports(MetaPathFinder):
@@ -209,26 +168,11 @@ def _import(location: Location, file: Path | None, folder: str | None) -> Module
     return module
 
 
-def _files(names: set[str]) -> Files:
-    """The user's files among these modules."""
-    found = {}
-    for name in names & set(sys.modules):
-        path = getattr(sys.modules[name], "__file__", None)
-        if path and is_users(path) and (digest := _digest(path)):
-            found[name] = (path, digest)
-    return found
-
-
-def _digest(path: str) -> str | None:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return None
-
-
-def _ship(files: Files) -> None:
-    """Pickle functions of user modules by value, because Spark workers do not have the modules."""
+def _ship(names: set[str]) -> None:
+    """Pickle functions of the user's modules among these by value, because Spark workers do not have them."""
     from pyspark import cloudpickle
 
-    for name in files.keys() & sys.modules.keys():
-        cloudpickle.register_pickle_by_value(sys.modules[name])
+    for name in names & set(sys.modules):
+        path = getattr(sys.modules[name], "__file__", None)
+        if path and is_users(path):
+            cloudpickle.register_pickle_by_value(sys.modules[name])
