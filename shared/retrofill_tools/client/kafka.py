@@ -79,14 +79,28 @@ def ends_of(
     ]
 
 
+# Right after a broker's start, or while it hands a partition over: the client asks for the leader by itself.
+_MOVING = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+_AGAIN_SECONDS = 0.1
+
+
 def bounds_of(consumer: Consumer, topic: str, partition: int, seconds: float = CONNECT_SECONDS) -> tuple[int, int]:
-    """First offset and end offset of a partition. Raises ``KafkaException`` on timeout."""
-    found = consumer.get_watermark_offsets(
-        TopicPartition(topic, partition), timeout=min(seconds, CONNECT_SECONDS), cached=False
-    )
-    if found is None:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    return found
+    """First offset and end offset of a partition; waits for its leader. Raises ``KafkaException``, also on timeout."""
+    until = time.monotonic() + min(seconds, CONNECT_SECONDS)
+    while True:
+        left = until - time.monotonic()
+        try:
+            found = consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=max(left, 0.0), cached=False
+            )
+        except KafkaException as e:
+            if e.args[0].code() not in _MOVING or left < _AGAIN_SECONDS:
+                raise
+            time.sleep(_AGAIN_SECONDS)
+            continue
+        if found is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return found
 
 
 def listen(
