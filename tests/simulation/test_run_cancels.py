@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retrofill_core.contract.backfills import BackfillPauseRequested, RunCancelRequested
+from retrofill_core.contract.backfills import BackfillPauseRequested, BackfillResumeRequested, RunCancelRequested
 from retrofill_core.contract.topics import RUN_STARTER, Topic
 from run_starter.executors import RunToDo
 from tests.simulation import steps
@@ -103,6 +103,24 @@ def test_a_cancel_whose_hint_is_lost_is_applied_before_the_run_starts(world: Wor
     cancel(world, 8)
     assert ended(world, scenario) == all_but(8)
     assert world.lost and not released(world)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 6, 7])
+def test_a_command_for_more_runs_than_one_check_cancels_lets_none_of_them_start(
+    world: World, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr("run_starter.claims.cancelling.CANCEL_CHUNK", chunk)
+    # Those that a claim would take first, and only by its own look.
+    steps.lose(world, "RunCancelAccepted")
+    steps.apply(world, max_active_runs=8)
+    steps.ask(world, days=DAYS, start_paused=True)
+    run_until(world, lambda: bool(world.database.rows("run")))
+    cancel(world, *range(1, 7))
+    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillResumeRequested())
+    steps.drain(world)
+    runs = world.database.rows("run")
+    assert {run["id"]: run["state"] for run in runs} == all_but(*range(1, 7))
+    assert [run["id"] for run in runs if run["started_at"]] == [7, 8]
 
 
 def test_a_run_that_is_accepted_before_its_driver_ends_is_published(world: World) -> None:

@@ -33,18 +33,23 @@ def cancel(tx: Transaction, row: Backfill) -> None:
         _end(tx, {row.id: row}, held, RunState.STAGED)
 
 
-def cancel_runs(tx: Transaction, rows: Mapping[str, Backfill]) -> None:
+def cancel_runs(tx: Transaction, rows: Mapping[str, Backfill]) -> list[str]:
     """Cancel the runs that users named, of locked backfills, likewise.
 
-    An attempt ends for the sake of one of its runs; the others are then queued again.
+    An attempt ends for the sake of one of its runs; the others are then queued again. Returns the backfills that may
+    have more queued runs to cancel: nothing of theirs may start before the next check.
     """
     if not rows:
-        return
+        return []
     tx.notify(attempts.ATTEMPT_CHANNEL, run_cancels.mark_release_requested(tx.conn, rows))
     queued = run_cancels.queued(tx.conn, rows, CANCEL_CHUNK)
     _end(tx, rows, queued)
     if queued:
         crash_point("run-cancel:applied")
+    left = list(rows) if len(queued) == CANCEL_CHUNK else []
+    for id in left:
+        tx.schedule_check(backfill_key(id))
+    return left
 
 
 def _end(

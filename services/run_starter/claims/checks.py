@@ -100,7 +100,8 @@ class Claims:
     def _locked(self, tx: Transaction, ids: Sequence[str]) -> dict[str, Backfill]:
         """Those of these backfills that nobody else has locked, without queued runs to be cancelled."""
         rows, to_cancel = backfills.lock_free(tx.conn, ids) if ids else ({}, [])
-        cancel_runs(tx, {id: rows[id] for id in to_cancel})
+        for id in cancel_runs(tx, {id: rows[id] for id in to_cancel}):
+            del rows[id]
         return rows
 
     def _recheck_locked(self, tx: Transaction, locked: Sequence[str]) -> None:
