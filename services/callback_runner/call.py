@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -163,7 +164,14 @@ class Call:
 
     def _record(self, outcome: Outcome) -> None:
         claim, settings = self.claim, self._settings
-        decision = after_try(outcome, claim.attempts, settings.callback_max_attempts, at_most_once=claim.at_most_once)
+        age = (datetime.now(UTC) - claim.happened_at).total_seconds()
+        decision = after_try(
+            outcome,
+            claim.attempts,
+            settings.callback_max_attempts,
+            at_most_once=claim.at_most_once,
+            patient=claim.has_receiver and age < settings.callback_patience_seconds,
+        )
         with token_transaction(self._engine, CALLBACK_RUNNER, claim.shard, settings.max_message_bytes) as tx:
             record(tx, claim, decision)
             crash_point("callback:before-commit")

@@ -29,13 +29,14 @@ class Raised:
 
     ``at_once``: retry without backoff, because the receiver did not cause the failure.
     ``uncertain``: the call may have succeeded all the same.
-    ``after_seconds``: the receiver asked for this delay.
+    ``after_seconds``: the receiver asked for this delay. ``refused``: it answered that it does not take this call.
     """
 
     error: str
     at_once: bool = False
     uncertain: bool = False
     after_seconds: float = 0.0
+    refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,18 +78,22 @@ class TryAgain:
 Decision = Succeed | GiveUp | TryAgain
 
 
-def after_try(outcome: Outcome, attempts: int, max_attempts: int, *, at_most_once: bool = False) -> Decision:
+def after_try(
+    outcome: Outcome, attempts: int, max_attempts: int, *, at_most_once: bool = False, patient: bool = False
+) -> Decision:
     """Decide what follows call number ``attempts`` (from 1).
 
-    ``at_most_once``: a call with an uncertain outcome is not repeated, so it failed permanently.
+    ``at_most_once``: a call with an uncertain outcome is not repeated, so it failed permanently. ``patient``: a receiver
+    that is away may still come back, so only what it refused counts.
     """
     match outcome:
         case Returned():
             return Succeed()
         case Impossible(error, gone):
             return GiveUp(error, gone=gone)
-        case Raised(error, at_once, uncertain, after_seconds):
-            if attempts >= max_attempts or (uncertain and at_most_once):
+        case Raised(error, at_once, uncertain, after_seconds, refused):
+            used_up = attempts >= max_attempts and (refused or not patient)
+            if used_up or (uncertain and at_most_once):
                 return GiveUp(error, uncertain)
             return TryAgain(error, max(after_seconds, 0.0 if at_once else backoff(attempts)))
 

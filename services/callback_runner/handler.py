@@ -160,7 +160,8 @@ class CallbackHandler(Handler):
         died = Raised("the callback-runner died during the call", at_once=True, uncertain=True)
         for one in dead:
             most = self._settings.callback_max_attempts
-            decision = after_try(died, one.attempts, most, at_most_once=one.at_most_once)
+            # It says nothing about the receiver: the next call does.
+            decision = after_try(died, one.attempts, most, at_most_once=one.at_most_once, patient=one.has_receiver)
             record(tx, replace(one, runners_lost=one.runners_lost + 1), decision)
 
     def _claim(self, tx: Transaction, running: Mapping[str, int], free: int) -> tuple[list[str], bool]:

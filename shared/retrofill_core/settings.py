@@ -185,6 +185,11 @@ class Settings(BaseSettings):
     callback_slots: int = Field(8, ge=1, description="Maximum concurrent callbacks of one callback-runner")
     callback_timeout_seconds: float = Field(30.0, gt=0, description="Timeout of one callback call")
     callback_max_attempts: int = Field(5, ge=1, description="Failed calls after which a callback fails")
+    callback_patience_seconds: float = Field(
+        14_400.0,
+        ge=0,
+        description="How long after its event a callback is repeated, beyond these calls, while its webhook or Kafka is away",
+    )
     callbacks: dict[str, str] = Field(
         default_factory=dict, description="Allow-list of callback functions, as JSON: name = module:function"
     )

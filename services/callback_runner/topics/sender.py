@@ -56,7 +56,7 @@ class TopicSender:
         except KafkaException as e:
             return Raised(f"Kafka did not report whether the topic {topic} exists: {e.args[0].str()}")
         if missing is not None:
-            return Raised(missing)
+            return Raised(missing, refused=True)
         return self._send(client, claim, permit)
 
     def _send(self, client: Producer, claim: Claim, permit: Permit) -> Outcome:

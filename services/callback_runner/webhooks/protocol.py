@@ -21,6 +21,7 @@ from callback_runner.webhooks.sender import Answer, NotConnected, Sender
 
 Secrets = Mapping[str, Sequence[SecretStr]]
 # The longest ``Retry-After`` that is honored.
+_LATER = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
 MAX_RETRY_SECONDS = 3600.0
 BODY_CHARACTERS = 500
 
@@ -76,13 +77,16 @@ def headers_of(message_id: str, body: str, secrets: Sequence[SecretStr], now: da
 
 
 def outcome_of(answer: Answer, now: datetime) -> Outcome:
-    """2xx is a success and 410 Gone switches the webhook off; all else is a failed try."""
+    """2xx is a success and 410 Gone switches the webhook off; all else is a failed try. Later ones may succeed if the
+    receiver has trouble (5xx) or asks for patience.
+    """
     if 200 <= answer.status < 300:
         return Returned()
     error = f"the webhook answered {_status(answer.status)}{_said(answer)}"
     if answer.status == HTTPStatus.GONE:
         return Impossible(error, gone=True)
-    return Raised(error, after_seconds=retry_after(answer.headers.get("retry-after"), now))
+    refused = 300 <= answer.status < 500 and answer.status not in _LATER
+    return Raised(error, after_seconds=retry_after(answer.headers.get("retry-after"), now), refused=refused)
 
 
 def retry_after(header: str | None, now: datetime) -> float:

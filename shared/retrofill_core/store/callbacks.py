@@ -100,6 +100,11 @@ class Callback:
         return bool(self.options.get("at_most_once"))
 
     @property
+    def has_receiver(self) -> bool:
+        """Whether it is sent somewhere, which may be away, instead of calling a function."""
+        return self.kind != "function"
+
+    @property
     def replayed(self) -> bool:
         """Whether a user requested this call after the callback had failed."""
         return bool(self.options.get("replayed"))

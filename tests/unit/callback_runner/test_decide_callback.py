@@ -77,6 +77,17 @@ def test_what_may_have_been_done_is_repeated_only_where_that_does_no_harm():
     assert after_try(died, 5, 5) == GiveUp("died", uncertain=True)
 
 
+@pytest.mark.parametrize("attempts", [5, 6, 500])
+@pytest.mark.parametrize("uncertain", [False, True])
+def test_a_receiver_that_is_away_is_waited_for_but_not_one_that_refuses(attempts: int, uncertain: bool) -> None:
+    away = Raised("503", uncertain=uncertain)
+    assert isinstance(after_try(away, attempts, 5, patient=True), TryAgain)
+    assert after_try(away, attempts, 5) == GiveUp("503", uncertain)
+    assert after_try(Raised("404", refused=True), attempts, 5, patient=True) == GiveUp("404")
+    # What may have been done is not done again.
+    assert isinstance(after_try(away, attempts, 5, patient=True, at_most_once=True), GiveUp) == uncertain
+
+
 def test_who_is_called_may_ask_for_more_time_but_not_for_less():
     later = after_try(Raised("busy", after_seconds=600.0), 1, 5)
     assert later == TryAgain("busy", 600.0)

@@ -78,6 +78,18 @@ def test_everything_else_is_a_certain_failure(status):
     assert len(outcome.error) < 600
 
 
+@pytest.mark.parametrize("status", [302, 400, 401, 404, 422])
+def test_an_answer_that_more_patience_does_not_change_is_a_refusal(status: int) -> None:
+    outcome = outcome_of(Answer(status, {}, b""), NOW)
+    assert isinstance(outcome, Raised) and outcome.refused
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599])
+def test_a_receiver_in_trouble_is_worth_patience(status: int) -> None:
+    outcome = outcome_of(Answer(status, {}, b""), NOW)
+    assert isinstance(outcome, Raised) and not outcome.refused
+
+
 def test_gone():
     assert outcome_of(Answer(410, {}, b"moved out"), NOW) == Impossible(
         "the webhook answered 410 Gone: moved out", gone=True
