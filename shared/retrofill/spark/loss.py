@@ -69,7 +69,7 @@ def is_of(error: BaseException, policy: object) -> bool:
 
 def may_be_of_a_stop(error: BaseException) -> bool:
     """Whether a server that stops could fail a call like that. Errors that say what was wrong with the call are not such."""
-    import grpc  # type: ignore[import-untyped]
+    import grpc
     from pyspark.errors import PySparkException
 
     all_of_it = list(errors_of(error))

@@ -217,7 +217,7 @@ def test_a_claim_that_was_taken_back_records_nothing(installation: Installation)
         assert callbacks.claim(conn, [{"deadline_id": id, "token": "other", "attempts": 1}], 9) == set()
     with engine.begin() as conn:
         (lapsed,) = callbacks.lock_lapsed(conn, shard, [])
-        assert callbacks.try_again(conn, id, lapsed["token"], "its runner died", 0, 1)
+        assert callbacks.try_again(conn, id, lapsed.token, "its runner died", 0, 1)
         assert callbacks.claim(conn, [{"deadline_id": id, "token": "second", "attempts": 2}], 9) == {id}
     assert not callbacks.renew(engine, id, "first", 9)
     with engine.begin() as conn:

@@ -8,18 +8,21 @@ import backfill_planner.commands
 import backfill_planner.handler
 import backfill_planner.progress
 from backfill_planner import endings
+from backfill_planner.decide import Pause, answer_command, judge
+from retrofill_core.contract.backfills import BackfillPaused
+from retrofill_core.contract.topics import Topic
+from retrofill_core.domain.budget import used_up
 from retrofill_core.store import backfills, budgets, progress
 from tests.simulation.mutations.patch import Patch
 
 
 def budgets_pause_again(patch: Patch) -> None:
     """A used-up budget is announced at each check, also if the backfill is paused already."""
-    judge = endings.judge
 
-    def always(backfill: Any, runs: Any, used_up: str | None) -> Any:
-        if used_up is not None and runs.any_unfinished and backfill.state in ("running", "paused"):
-            return endings.Pause("budget", used_up)
-        return judge(backfill, runs, used_up)
+    def always(backfill: Any, runs: Any, reached: str | None) -> Any:
+        if reached is not None and runs.any_unfinished and backfill.state in ("running", "paused"):
+            return Pause("budget", reached)
+        return judge(backfill, runs, reached)
 
     pause = endings._pause
 
@@ -27,8 +30,8 @@ def budgets_pause_again(patch: Patch) -> None:
         if row.state == "running":
             pause(tx, row, cause, why)
         else:
-            event = endings.BackfillPaused(backfill_id=row.id, pipeline=row.pipeline, cause=cause, message=why)
-            tx.emit(endings.Topic.BACKFILL_EVENTS, row.id, event)
+            event = BackfillPaused(backfill_id=row.id, pipeline=row.pipeline, cause=cause, message=why)
+            tx.emit(Topic.BACKFILL_EVENTS, row.id, event)
 
     patch(backfills, "to_be_decided", backfills.still_active)
     patch(endings, "judge", always)
@@ -37,17 +40,15 @@ def budgets_pause_again(patch: Patch) -> None:
 
 def resumes_with_a_used_up_budget(patch: Patch) -> None:
     """A resume does not look at the budget."""
-    answer = backfill_planner.commands.answer_command
 
-    def hopeful(command: Any, state: Any, used_up: Any = None, approved: int | None = None) -> Any:
-        return answer(command, state, None, approved)
+    def hopeful(command: Any, state: Any, reached: Any = None, approved: int | None = None) -> Any:
+        return answer_command(command, state, None, approved)
 
     patch(backfill_planner.commands, "answer_command", hopeful)
 
 
 def pauses_before_the_budget_is_used_up(patch: Patch) -> None:
     """The next failed run would use it up."""
-    used_up = budgets.used_up
 
     def early(budget: Any, spent: Any) -> str | None:
         hasty = type(spent)(spent.failed_runs + 1, spent.core_seconds, spent.now)

@@ -10,7 +10,9 @@ import run_starter.claims.checks
 import run_starter.host.launching
 import run_starter.reports.decide
 import run_starter.reports.handling
+from backfill_planner.decide import judge
 from retrofill_core.store.rows import Backfill
+from run_starter.claims.cancelling import cancel
 from run_starter.reports.steps import HoldAgain
 from tests.simulation.mutations.patch import Patch
 
@@ -59,12 +61,10 @@ def approves_changes_by_itself(patch: Patch) -> None:
 
 
 def _cancel_as_if(patch: Patch, **changed: Any) -> None:
-    cancel = run_starter.claims.checks.cancel
     patch(run_starter.claims.checks, "cancel", lambda tx, row: cancel(tx, replace(row, **changed)))
 
 
 def _judge_as_if(patch: Patch, **runs: bool) -> None:
-    judge = backfill_planner.endings.judge
     patch(
         backfill_planner.endings,
         "judge",

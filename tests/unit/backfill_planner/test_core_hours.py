@@ -18,6 +18,7 @@ from retrofill_core.bus.worker.rechecks import ALL_ACTIVE
 from retrofill_core.contract.topics import PLANNER
 from retrofill_core.store import backfills
 from retrofill_core.store import tables as t
+from retrofill_core.store.rows import present
 
 
 def with_an_expensive_attempt(conn: Any) -> None:
@@ -44,7 +45,7 @@ def test_a_budget_whose_backfill_was_locked_is_compared_again() -> None:
             ("a", with_an_expensive_attempt),
             ("a", commit),
             # As a claim of the run-starter does.
-            ("b", lambda conn: backfills.lock(conn, "b1", wait=True).id),
+            ("b", lambda conn: present(backfills.lock(conn, "b1", wait=True)).id),
             ("a", announced),
             ("a", commit),
             ("b", rollback),

@@ -2,20 +2,23 @@
 
 import time
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
+from psycopg.errors import LockNotAvailable
+from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
+from tests.support.offline import acting_as, offline
 
 from retrofill_core.bus.faults import Conflict, Fenced, Poison
 from retrofill_core.bus.handler import Handler
+from retrofill_core.bus.transaction import NO_EPOCH, Transaction
 from retrofill_core.bus.worker.checks import Checks
 from retrofill_core.bus.worker.context import WorkerContext
 from retrofill_core.bus.worker.failures import Failures
 from retrofill_core.bus.worker.shard import Ownership
 from retrofill_core.contract.topics import WATCHER
 
-LOCKED = OperationalError("UPDATE", {}, SimpleNamespace(sqlstate="55P03"))
+LOCKED = OperationalError("UPDATE", {}, LockNotAvailable())
 
 
 class InOneGroup(Handler):
@@ -34,15 +37,19 @@ class InOneGroup(Handler):
             raise error
 
 
+class Context(WorkerContext):
+    """Its transactions have no connection."""
+
+    def transaction(self, shard):
+        return nullcontext(Transaction(acting_as(Connection, None), self.service, 0, NO_EPOCH, 1000))
+
+
 class Played:
     """The checks of a shard, without Postgres."""
 
     def __init__(self, failing):
-        settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
         self.handler = InOneGroup(failing)
-        poller = SimpleNamespace(handled=lambda records: None, release=lambda *_: None)
-        context = WorkerContext(settings, WATCHER, "i", None, poller, self.handler, None, 4)
-        context.transaction = lambda shard: nullcontext(SimpleNamespace(checks={}))
+        context = offline(WATCHER, self.handler, kind=Context)
         self.checks = Checks(context, Failures(context))
         self.shard = context.shards[0]
         self.shard.begin({}, epoch=1)

@@ -2,10 +2,9 @@
 waiting step counts as progress.
 """
 
-from types import SimpleNamespace
-
 import pytest
 from confluent_kafka import KafkaException
+from tests.support.offline import PARTITIONS, OfflinePoller, offline
 
 import retrofill_core.contract  # noqa: F401  registers every message type
 from retrofill_core.bus.envelope import Record
@@ -13,14 +12,13 @@ from retrofill_core.bus.handler import Handler
 from retrofill_core.bus.inbox import Assigned, Inbox, NotPositioned, OutOfRange, Positioned, Records, Revoked
 from retrofill_core.bus.takeover import Takeover
 from retrofill_core.bus.worker import batches, checks, context, failures, loop
-from retrofill_core.bus.worker.context import WorkerContext
+from retrofill_core.bus.worker.batches import Work
 from retrofill_core.bus.worker.loop import Loop
 from retrofill_core.bus.worker.shard import Ownership
 from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.topics import PLANNER
 
 PIPELINES, REQUESTS, EVENTS = map(str, PLANNER.reads)
-STORED = 4
 
 
 class Clock:
@@ -39,16 +37,10 @@ class Played(Loop):
         self.clock = Clock()
         for module in (loop, context, batches, checks, failures):
             monkeypatch.setattr(module, "time", self.clock)
-        self.rewinds, self.released, self.applied = [], [], []
-        poller = SimpleNamespace(
-            handled=lambda records: None,
-            commit=lambda *_, **__: None,
-            rewind=self.rewinds.append,
-            release=lambda partition, topics: self.released.append((partition, tuple(topics))),
-        )
-        settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
-        ids = SimpleNamespace(of=lambda topic: "topic-id")
-        super().__init__(WorkerContext(settings, PLANNER, "i", None, poller, Handler(), ids, STORED), Inbox())
+        poller = OfflinePoller()
+        self.rewinds, self.released = poller.rewinds, poller.released
+        self.applied: list[tuple[int, Work]] = []
+        super().__init__(offline(PLANNER, Handler(), poller=poller), Inbox())
         monkeypatch.setattr(self._batches, "_apply", lambda shard, work: self.applied.append((shard.partition, work)))
         self.taking = lambda shard: Takeover(7, dict.fromkeys(shard.topics, 0), {})
 
@@ -157,8 +149,8 @@ def test_many_shards_that_each_wait_for_kafka_are_many_steps(played):
 
     played.taking = away
     played._context.progressed()
-    played.get(Assigned(tuple((PIPELINES, p) for p in range(STORED))))
-    assert waited == [20.0] * STORED
+    played.get(Assigned(tuple((PIPELINES, p) for p in range(PARTITIONS))))
+    assert waited == [20.0] * PARTITIONS
     assert played.problems() == {"shards": None}
     for _ in range(4):
         played.clock.now += 10.0

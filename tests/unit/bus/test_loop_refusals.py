@@ -1,9 +1,12 @@
 """Which message of a refused batch becomes a dead letter, and which never does."""
 
-from types import SimpleNamespace
+from collections.abc import Callable
 
 import pytest
+from psycopg.errors import LockNotAvailable, QueryCanceled
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
+from tests.support.offline import PARTITIONS, OfflinePoller, acting_as, offline
 
 import retrofill_core.contract  # noqa: F401  registers every message type
 from retrofill_core.bus.envelope import Record
@@ -12,7 +15,6 @@ from retrofill_core.bus.handler import Handler, Hold
 from retrofill_core.bus.inbox import End, Records
 from retrofill_core.bus.worker import context
 from retrofill_core.bus.worker.batches import Batches
-from retrofill_core.bus.worker.context import WorkerContext
 from retrofill_core.bus.worker.deaths import DEATHS, Suspect
 from retrofill_core.bus.worker.failures import Failures
 from retrofill_core.bus.worker.intake import Intake
@@ -25,7 +27,7 @@ TOPIC = str(Topic.DEADLINES)
 KEY, BODY = b"7", b'{"type":"DeadlineResolved","deadline_id":7}'
 
 
-class Engine:
+class Answering:
     """A database that answers."""
 
     def connect(self):
@@ -41,18 +43,14 @@ class Engine:
         pass
 
 
-class Poller:
+class Holding(Handler):
+    """What ``hold`` says for a batch that begins at an offset."""
+
     def __init__(self):
-        self.given_back = []
+        self.hold: Callable[[int], Hold] | None = None
 
-    def handled(self, records):
-        self.given_back += records
-
-    def commit(self, *_, **__):
-        pass
-
-    def release(self, *_):
-        pass
+    def admit(self, received):
+        return {} if self.hold is None else {TOPIC: self.hold(received[0].record.offset)}
 
 
 class Played(Batches):
@@ -61,15 +59,14 @@ class Played(Batches):
     """
 
     def __init__(self, failing):
-        settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
-        topic_ids = SimpleNamespace(of=lambda topic: "topic-id")
-        self.context = WorkerContext(settings, WATCHER, "i", Engine(), Poller(), Handler(), topic_ids, 4)
+        self.poller, self.handler = OfflinePoller(), Holding()
+        self.context = offline(WATCHER, self.handler, poller=self.poller, engine=acting_as(Engine, Answering()))
         failures = Failures(self.context)
         super().__init__(self.context, failures)
         self.intake = Intake(self.context, failures)
         self.failing = failing
         self.handled, self.buried, self.tries = [], [], 0
-        self.shard = self.context.shards[partition_of(KEY, 4)]
+        self.shard = self.context.shards[partition_of(KEY, PARTITIONS)]
         self.shard.begin({TOPIC: 0}, epoch=1)
         self.shard.ownership = Ownership.OWNED
 
@@ -95,12 +92,12 @@ def test_a_batch_that_lands_is_handled_in_one():
     played = Played(lambda offsets: None).play(5)
     assert (played.handled, played.buried, played.tries) == ([0, 1, 2, 3, 4], [], 1)
     assert played.shard.queues[TOPIC].next_offset == 5
-    assert len(played.context.poller.given_back) == 5
+    assert len(played.poller.given_back) == 5
 
 
 def test_what_a_handler_leaves_to_the_next_step_is_handled_in_it():
     played = Played(lambda offsets: None)
-    played.context.handler.admit = lambda received: {TOPIC: Hold(received[0].record.offset + 2, 0.0)}
+    played.handler.hold = lambda first: Hold(first + 2, 0.0)
     ends = []
     played.play(5, steps=0)
     for _ in range(3):
@@ -114,7 +111,7 @@ def test_of_a_batch_with_poison_only_the_one_is_put_aside(bad):
     played = Played(lambda offsets: Poison("x") if bad in offsets else None).play(5)
     assert (played.handled, played.buried) == ([n for n in range(5) if n != bad], [bad])
     assert played.shard.queues[TOPIC].next_offset == 5
-    assert len(played.context.poller.given_back) == 5
+    assert len(played.poller.given_back) == 5
 
 
 def test_two_poisoned_messages_of_one_batch_are_both_found():
@@ -136,7 +133,7 @@ def test_one_message_that_conflicts_for_ever_is_put_aside_after_three_tries_alon
 @pytest.mark.parametrize("times", [1, 2])
 def test_messages_that_each_conflict_now_and_then_are_never_put_aside(times):
     """Three conflicts in a row must be of the same message, not of three different ones."""
-    seen = {}
+    seen: dict[int, int] = {}
 
     def failing(offsets):
         if len(offsets) > 1:
@@ -202,18 +199,18 @@ def test_a_message_that_admission_holds_is_not_said_to_wait_for_a_row():
     played.play(1, steps=1)
     assert played.shard.waiting(1) != []
     played.shard.queues[TOPIC].held_until = 0.0
-    played.context.handler.admit = lambda received: {TOPIC: Hold(0, 60.0)}
+    played.handler.hold = lambda first: Hold(0, 60.0)
     played.run(played.shard)
     assert played.shard.waiting(1) == []
 
 
 def test_only_a_row_that_the_handler_needs_counts_as_locked():
     """A shard's own row that is locked makes the whole shard wait: no topic of it could go on."""
-    timed_out = OperationalError("SELECT", {}, SimpleNamespace(sqlstate="55P03"))
+    timed_out = OperationalError("SELECT", {}, LockNotAvailable())
     with pytest.raises(Locked), needing_rows():
         raise timed_out
     with pytest.raises(OperationalError), needing_rows():
-        raise OperationalError("SELECT", {}, SimpleNamespace(sqlstate="57014"))
+        raise OperationalError("SELECT", {}, QueryCanceled())
     played = Played(lambda offsets: timed_out).play(2, steps=1)
     assert (played.shard.queues[TOPIC].refused, played.shard.retry_at > 0) == (0, True)
 
@@ -223,7 +220,7 @@ def test_a_fence_ends_the_work_and_keeps_nothing():
     assert (played.tries, played.handled, played.buried) == (1, [], [])
     assert played.shard.ownership is Ownership.FENCED
     assert played.shard.last_offsets == {TOPIC: 0}
-    assert len(played.context.poller.given_back) == 5
+    assert len(played.poller.given_back) == 5
 
 
 class TestCareful:
@@ -265,6 +262,6 @@ class TestCareful:
 
     def test_a_message_that_is_held_was_not_tried(self, written):
         played = self.careful(lambda offsets: None)
-        played.context.handler.admit = lambda received: {TOPIC: Hold(0, 60.0)}
+        played.handler.hold = lambda first: Hold(0, 60.0)
         played.play(2, steps=1)
         assert (played.handled, written) == ([], [(0, 0), None])

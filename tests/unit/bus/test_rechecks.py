@@ -1,6 +1,8 @@
 """All that is active is checked again every minute: each key once, and never all at the same time."""
 
 import pytest
+from sqlalchemy import Connection
+from tests.support.offline import acting_as
 
 from retrofill_core.bus.transaction import NO_EPOCH, Transaction
 from retrofill_core.bus.worker.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, GROUP_SIZE, check_all_active
@@ -10,7 +12,7 @@ from retrofill_core.contract.topics import PLANNER
 
 def looks(count, asked=ALL_ACTIVE):
     """The keys that are due, in order, by the moment at which a shard next looks."""
-    tx = Transaction(None, PLANNER, 0, NO_EPOCH, 1000)
+    tx = Transaction(acting_as(Connection, None), PLANNER, 0, NO_EPOCH, 1000)
     check_all_active(tx, asked, [f"b{n}" for n in range(count)])
     shard = Shard(0, ("topic",))
     for key, after in tx.checks.items():

@@ -1,6 +1,7 @@
 """When the relay publishes: at once, or a moment later if nobody acts on the events."""
 
 import math
+import threading
 from collections import deque
 from types import SimpleNamespace
 from unittest import mock
@@ -8,6 +9,7 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.offline import NO_DATABASE
 
 from retrofill_core.bus.relay import relay as module
 from retrofill_core.bus.relay.relay import LINGER_SECONDS, Relay
@@ -18,15 +20,16 @@ IDLE = 60.0
 LATER, URGENT = True, False
 
 
-class Played:
+class Played(threading.Event):
     """A relay that waits on a clock of its own, for wakes at given times. Also its event."""
 
     def __init__(self, *wakes):
+        super().__init__()
         self.now = 0.0
         self.wakes = deque(wakes)
         self._set = False
         with mock.patch.object(module, "Membership"):
-            self.relay = Relay(Settings(), WATCHER, "i", None, 4)
+            self.relay = Relay(Settings(), WATCHER, "i", NO_DATABASE, 4)
         self.relay._woken = self
 
     def set(self):
@@ -35,8 +38,8 @@ class Played:
     def clear(self):
         self._set = False
 
-    def wait(self, seconds=None):
-        until = math.inf if seconds is None else self.now + seconds
+    def wait(self, timeout=None):
+        until = math.inf if timeout is None else self.now + timeout
         while not self._set and self.wakes and self.wakes[0][0] <= until:
             at, later = self.wakes.popleft()
             self.now = max(self.now, at)

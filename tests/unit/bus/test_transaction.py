@@ -6,10 +6,24 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, create_engine, delete, event, insert, select, text, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    delete,
+    event,
+    insert,
+    select,
+    text,
+    update,
+)
+from tests.support.offline import acting_as
 
 from retrofill_core.bus.envelope import Record
-from retrofill_core.bus.transaction import move_offsets, shard_transaction, token_transaction
+from retrofill_core.bus.transaction import Move, move_offsets, shard_transaction, token_transaction
 from retrofill_core.contract.pipelines import PipelineRemoved
 from retrofill_core.contract.topics import WATCHER, Topic
 from retrofill_core.store import outbox
@@ -32,7 +46,7 @@ WRITES = {
 }
 
 
-class Connection:
+class Recording:
     """A pooled connection without a server. ``ended`` says how each transaction ended."""
 
     def __init__(self):
@@ -40,7 +54,7 @@ class Connection:
         self.ended = []
 
     def execute(self, statement, *_):
-        count_write(self, statement)
+        count_write(acting_as(Connection, self), statement)
         return SimpleNamespace(rowcount=1)
 
     def commit(self):
@@ -54,7 +68,7 @@ class Engine:
     """An engine with one connection, whose commits always succeed."""
 
     def __init__(self):
-        self.conn = Connection()
+        self.conn = Recording()
 
     @contextmanager
     def connect(self):
@@ -78,7 +92,7 @@ def engine():
 @pytest.fixture
 def announced(monkeypatch):
     """The notifications sent."""
-    sent = []
+    sent: list[tuple[str, str]] = []
     monkeypatch.setattr("retrofill_core.bus.transaction.announce", sent.extend)
     return sent
 
@@ -124,9 +138,9 @@ def test_an_event_or_a_moved_offset_is_committed(engine):
     with transaction(engine) as tx:
         tx.emit(Topic.PIPELINE_EVENTS, "p", EVENT, linger=True)
     with transaction(engine) as tx:
-        move_offsets(tx.conn, WATCHER, 0, {"t": SimpleNamespace(topic="t", old=1, new=2)})
+        move_offsets(tx.conn, WATCHER, 0, {"t": Move("t", 1, 2)})
     with transaction(engine) as tx:
-        move_offsets(tx.conn, WATCHER, 0, {"t": SimpleNamespace(topic="t", old=2, new=2)})
+        move_offsets(tx.conn, WATCHER, 0, {"t": Move("t", 2, 2)})
     assert engine.ended == ["commit", "commit", "rollback"]
 
 

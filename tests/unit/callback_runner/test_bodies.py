@@ -1,6 +1,7 @@
 """Ready-made bodies: their services' published schemas, limits, and one incident per subject."""
 
 import json
+import math
 
 import pytest
 from pydantic import SecretStr
@@ -9,9 +10,11 @@ from tools.examples import BODIES as EXAMPLES
 
 from callback_runner.claims import Claim
 from callback_runner.decide import Impossible
+from callback_runner.tries import Permit
 from callback_runner.webhooks.bodies import ready_made
 from callback_runner.webhooks.notices import LINE_CHARACTERS, notice_of
 from callback_runner.webhooks.protocol import Signer, body_of, call
+from callback_runner.webhooks.sender import make_sender
 
 KEY = "k" * 32
 SERVICES = ("slack", "pagerduty", "teams")
@@ -135,6 +138,7 @@ def test_without_a_body_the_event_is_sent():
 
 def test_a_missing_routing_key_is_named():
     signer = Signer("here", {"default": [SecretStr("whsec_")]}, {})
-    assert call(claim("RunsFailed", "pagerduty"), signer, None, None) == Impossible(
+    permit = Permit(1.0, lambda: math.inf)
+    assert call(claim("RunsFailed", "pagerduty"), signer, make_sender([]), permit) == Impossible(
         "there is no routing key 'data' (RETROFILL_PAGERDUTY_KEYS); names there: none"
     )

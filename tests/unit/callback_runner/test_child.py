@@ -5,18 +5,20 @@ gets.
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.support.installation import until
+from tests.support.offline import NO_DATABASE
 
-from callback_runner import call as call_module
 from callback_runner.call import LEASE_SECONDS, Call
 from callback_runner.claims import Claim
-from callback_runner.decide import Raised, Returned
+from callback_runner.decide import Outcome, Raised, Returned
 from callback_runner.functions.process import Child
-from callback_runner.kinds import FunctionTry
+from callback_runner.kinds import Begun, FunctionTry, Kinds
+from retrofill_core.settings import Settings
+from retrofill_core.store import callbacks
 
 FUNCTIONS = """
 import asyncio, json, os, pathlib, subprocess, sys, time
@@ -242,19 +244,29 @@ def test_after_its_lease_a_process_calls_nothing(call, tmp_path):
     assert not path.exists()
 
 
+class Beginning(Kinds):
+    """Begins what ``start`` returns."""
+
+    def __init__(self, start: Callable[[], Begun]) -> None:
+        self._start = start
+
+    def begin(self, claim: Claim, alive_until: Callable[[], float]) -> Begun:
+        return self._start()
+
+
 class Lease:
     """A call whose claim's commit took ``seconds``, while its process was suspended or the database slow.
 
     ``renews``: whether the claim is still its own; ``renewed``: how often that was asked.
     """
 
-    def __init__(self, patch, seconds, renews=True):
-        self.renewed, self.recorded, self.kinds = 0, [], SimpleNamespace(begin=lambda *_: Returned())
+    def __init__(self, patch, seconds, renews=True, begins: Callable[[], Begun] = Returned):
+        self.renewed = 0
+        self.recorded: list[Outcome] = []
         self.renews = renews
-        patch.setattr(call_module.callbacks, "renew", self._renew)
+        patch.setattr(callbacks, "renew", self._renew)
         patch.setattr(Call, "_record", lambda _, outcome: self.recorded.append(outcome))
-        claim = claimed({})
-        self.call = Call(claim, None, None, self.kinds, lambda _: None)
+        self.call = Call(claimed({}), Settings(), NO_DATABASE, Beginning(begins), lambda _: None)
         self.call._alive_until -= seconds
 
     def _renew(self, *_):
@@ -267,8 +279,7 @@ class Lease:
 
 
 def test_a_runner_that_slept_past_its_lease_begins_no_call(monkeypatch):
-    lease = Lease(monkeypatch, LEASE_SECONDS + 1, renews=False)
-    lease.kinds.begin = lambda *_: pytest.fail("it began")
+    lease = Lease(monkeypatch, LEASE_SECONDS + 1, renews=False, begins=lambda: pytest.fail("it began"))
     lease.run()
     assert (lease.renewed, lease.recorded) == (1, [])
 
@@ -281,16 +292,26 @@ def test_a_call_whose_claim_took_as_long_as_its_lease_is_made_if_the_claim_is_st
 
 
 def test_a_call_whose_claim_took_most_of_its_lease_renews_it_at_once(monkeypatch):
-    lease = Lease(monkeypatch, LEASE_SECONDS - 1)
-    told = []
-    trying = SimpleNamespace(
-        begun=True,
-        wait=lambda _: bool(told),
-        lease_renewed=told.append,
-        kill=lambda: None,
-        finish=lambda: Returned(),
-    )
-    lease.kinds.begin = lambda *_: (trying, 60.0)
+    told: list[float] = []
+
+    class Trying:
+        """Ends once it is told of a renewed lease."""
+
+        begun = True
+
+        def wait(self, seconds: float) -> bool:
+            return bool(told)
+
+        def lease_renewed(self, alive_until: float) -> None:
+            told.append(alive_until)
+
+        def kill(self) -> None:
+            pass
+
+        def finish(self) -> Outcome:
+            return Returned()
+
+    lease = Lease(monkeypatch, LEASE_SECONDS - 1, begins=lambda: (Trying(), 60.0))
     lease.run()
     assert (lease.renewed, lease.recorded) == (1, [Returned()])
     assert told[0] > time.monotonic() + LEASE_SECONDS - 5

@@ -143,7 +143,8 @@ def test_the_pipeline_with_fewer_calls_is_first():
 
 def test_with_one_slot_a_long_backlog_does_not_starve_others():
     backlog = waiting(*["a"] * 10, "b", "c")
-    served, order = {}, []
+    served: dict[str, int] = {}
+    order: list[str] = []
     for claim in range(1, 7):
         (id,) = take_turns(backlog, {}, served, 1, 1)
         (one,) = [each for each in backlog if each.deadline_id == id]

@@ -34,18 +34,21 @@ class Shard:
     def __init__(self, *spoils: Update) -> None:
         self.store = MemoryStore()
         self.store.play(BASE)
-        self.do(lambda conn: conn.execute(FAILED.values(state="failed", finished_at=NOW)).rowcount)
+        self.change(FAILED.values(state="failed", finished_at=NOW))
         good = replace(CALL, **ENDED, deadline_id=GOOD, pipeline="q", place=1)
         self.do(lambda conn: callbacks.insert_all(conn, [replace(CALL, deadline_id=BAD), good]))
         self.do(lambda conn: listed.add_runs(conn, [(1, 0, BAD)]))
         for spoil in spoils:
-            self.do(lambda conn, spoil=spoil: conn.execute(spoil).rowcount)
+            self.change(spoil)
         self.handler: CallbackHandler = handler()
 
     def do(self, action: Callable[[Any], Any]) -> Any:
         said = self.store.play([("a", action), ("a", commit)])[0]
         assert not str(said).startswith("error"), said
         return said
+
+    def change(self, statement: Update) -> None:
+        self.do(lambda conn: conn.execute(statement).rowcount)
 
     def check(self, max_bytes: int = 1_000_000) -> Transaction:
         """One check of the shard, committed."""
@@ -65,7 +68,10 @@ class Shard:
         return {row["deadline_id"]: row["attempts"] for row in self.rows()}
 
     def rows(self) -> list[dict[str, Any]]:
-        return self.do(lambda conn: [dict(row) for row in conn.execute(select(callback)).mappings().all()])
+        found: list[dict[str, Any]] = self.do(
+            lambda conn: [dict(row) for row in conn.execute(select(callback)).mappings().all()]
+        )
+        return found
 
 
 @pytest.fixture
@@ -103,7 +109,7 @@ def test_nor_can_one_whose_event_is_too_large() -> None:
 def test_it_is_tried_again(clock: list[float]) -> None:
     shard = Shard(*SPOILED["an error of another shape"])
     shard.check()
-    shard.do(lambda conn: conn.execute(FAILED.values(error=None)).rowcount)
+    shard.change(FAILED.values(error=None))
     shard.check()
     assert shard.states()[BAD] == "pending"
     clock[0] += SET_ASIDE_SECONDS
@@ -116,13 +122,13 @@ def test_a_lost_call_that_cannot_be_recorded_holds_no_other(clock: list[float]) 
     shard = Shard(mine(BAD).values(**ENDED))
     calls = [{"deadline_id": id, "token": f"t{id}", "attempts": 1} for id in (BAD, GOOD)]
     shard.do(lambda conn: callbacks.claim(conn, calls, -1.0))
-    shard.do(lambda conn: conn.execute(mine(BAD).values(options=["at_most_once"])).rowcount)
+    shard.change(mine(BAD).values(options=["at_most_once"]))
     shard.check()
     clock[0] += SILENT_SECONDS
     tx = shard.check()
     assert shard.tries() == {BAD: 1, GOOD: 2}
     assert tx.checks[CALLBACKS] > 1
-    shard.do(lambda conn: conn.execute(mine(BAD).values(options={})).rowcount)
+    shard.change(mine(BAD).values(options={}))
     clock[0] += SET_ASIDE_SECONDS
     shard.check()
     clock[0] += SILENT_SECONDS

@@ -17,10 +17,11 @@ def day(year: int, month: int, number: int, **by_state: int) -> Cell:
 
 
 def shown(unit: str, cells: list[Cell], *, colored: bool = False) -> list[str]:
-    out = Console(width=80, file=StringIO(), force_terminal=colored, color_system="truecolor" if colored else None)
+    text = StringIO()
+    out = Console(width=80, file=text, force_terminal=colored, color_system="truecolor" if colored else None)
     for line in calendar_lines(Calendar(unit, cells), colored=colored):
         out.print(line)
-    return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return text.getvalue().splitlines()
 
 
 def test_months_are_rows_and_each_state_has_a_letter() -> None:

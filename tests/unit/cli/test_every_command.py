@@ -20,15 +20,22 @@ from retrofill_tools.cli.options import Shell
 WITHOUT = {"service", "console", "completion"}
 
 
-def commands(command: TyperCommand | TyperGroup, path: str = "") -> Iterator[tuple[str, TyperCommand]]:
-    if isinstance(command, TyperGroup):
-        for name, child in command.commands.items():
-            yield from commands(child, f"{path} {name}".strip())  # type: ignore[arg-type]
-    else:
-        yield path, command
+def tool(words: list[str] | None = None) -> TyperGroup:
+    made = typer.main.get_command(command_line(words))
+    assert isinstance(made, TyperGroup)
+    return made
 
 
-ALL = dict(commands(typer.main.get_command(command_line())))  # type: ignore[arg-type]
+def commands(group: TyperGroup, path: str = "") -> Iterator[tuple[str, TyperCommand]]:
+    for name, child in group.commands.items():
+        if isinstance(child, TyperGroup):
+            yield from commands(child, f"{path} {name}".strip())
+        else:
+            assert isinstance(child, TyperCommand)
+            yield f"{path} {name}".strip(), child
+
+
+ALL = dict(commands(tool()))
 
 
 def test_the_walk_finds_all() -> None:
@@ -37,26 +44,25 @@ def test_the_walk_finds_all() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_its_own_name_where_it_is_imported_alone(name: str) -> None:
-    found: TyperGroup = typer.main.get_command(command_line([name, "--help"]))  # type: ignore[assignment]
-    assert list(found.commands) == [name]
+    assert list(tool([name, "--help"]).commands) == [name]
 
 
 def test_what_is_listed_is_what_the_commands_say() -> None:
     """Lists of commands do not import them."""
-    found: TyperGroup = typer.main.get_command(command_line())  # type: ignore[assignment]
+    found = tool()
     assert list(found.commands) == list(COMMANDS)
     for name, command in found.commands.items():
         listed = COMMANDS[name]
         inner = command.commands if isinstance(command, TyperGroup) else {}
-        assert (about(command), {each: about(child) for each, child in inner.items()}) == (
+        assert (about(command.help), {each: about(child.help) for each, child in inner.items()}) == (
             listed.about,
             listed.commands,
         )
 
 
-def about(command: TyperCommand | TyperGroup) -> str:
-    """The first paragraph of its help."""
-    return " ".join((command.help or "").partition("\n\n")[0].split())
+def about(help: str | None) -> str:
+    """Its first paragraph."""
+    return " ".join((help or "").partition("\n\n")[0].split())
 
 
 # typer itself uses pydantic to convert arguments.

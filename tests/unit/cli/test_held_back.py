@@ -3,16 +3,16 @@ report nothing.
 """
 
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
 from tests.support.definitions import daily
+from tests.support.rows import a_stored_backfill
 
 from retrofill_tools.client.backfills import unreadable
 from retrofill_tools.client.pipelines import StoredDefinition
 
 
 def why(definition, ended_at=None):
-    return unreadable(SimpleNamespace(ended_at=ended_at, definition=StoredDefinition(definition)))
+    return unreadable(a_stored_backfill(ended_at=ended_at, definition=StoredDefinition(definition)))
 
 
 def test_a_definition_of_a_newer_release_is_named():

@@ -60,7 +60,8 @@ HOST = Host(
 
 def screen(backfills: int, attempts: int, hosts: int = 1, height: int = 24, more: int = 0) -> list[str]:
     """``more``: backfills and attempts that were not read."""
-    out = Console(width=80, height=height, file=StringIO(), force_terminal=True, color_system=None)
+    text = StringIO()
+    out = Console(width=80, height=height, file=text, force_terminal=True, color_system=None)
     found = Overview(
         at=NOW,
         active_backfills=backfills + more,
@@ -70,7 +71,7 @@ def screen(backfills: int, attempts: int, hosts: int = 1, height: int = 24, more
         hosts=[HOST] * hosts,
     )
     out.print(render_all(found, {}, out))
-    return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return text.getvalue().splitlines()
 
 
 def test_everything_is_on_it() -> None:

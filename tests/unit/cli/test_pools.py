@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import astuple, replace
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
+from tests.support.offline import acting_as
+from tests.support.rows import a_stored_backfill
 
 from retrofill_tools.client import backfills
 from retrofill_tools.client.hosts import Host, pools_of
@@ -37,8 +39,8 @@ def test_each_pool_that_is_served_or_used_is_listed() -> None:
 
 def why(monkeypatch: pytest.MonkeyPatch, there: list[Any], **definition: str) -> str | None:
     monkeypatch.setattr(backfills, "find_hosts", lambda conn: there)
-    of: Any = SimpleNamespace(state="running", definition=StoredDefinition(definition), ended_at=None)
-    return backfills.without_drivers(None, of, {"queued": 1})  # type: ignore[arg-type]
+    of = a_stored_backfill(definition=StoredDefinition(definition))
+    return backfills.without_drivers(acting_as(Connection, None), of, {"queued": 1})
 
 
 def test_why_runs_wait_is_about_their_own_pool(monkeypatch: pytest.MonkeyPatch) -> None:

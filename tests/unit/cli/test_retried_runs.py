@@ -15,6 +15,7 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store import retries
 from retrofill_core.store import tables as t
 from retrofill_core.store.clock import database_now
+from retrofill_core.store.rows import present
 from retrofill_tools.cli.one_run import find_attempt
 from retrofill_tools.client.attempts import live_attempts
 from retrofill_tools.client.backfills import active_backfills
@@ -33,8 +34,7 @@ def retried(look: Callable[[Connection, Run, Run], Any], *, begun: bool = True) 
         retries.replace(conn, retries.failed(conn, "b1", None, after=-1, most=9), database_now(conn))
         if begun:
             give(conn, claim(conn, 1, 1), 4)
-        old, new = (find_run(conn, id) for id in (1, 4))
-        return look(conn, old, new)
+        return look(conn, present(find_run(conn, 1)), present(find_run(conn, 4)))
 
     return MemoryStore().play([put(), ("a", work)])[-1]
 

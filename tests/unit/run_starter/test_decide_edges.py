@@ -28,6 +28,7 @@ from retrofill.states.task_run import TaskState as T
 from retrofill_core.domain.run import LIVE, UNFINISHED
 from retrofill_core.domain.run import MACHINE as RUN
 from retrofill_core.domain.run import RunState as R
+from retrofill_core.store.rows import Attempt, Run
 from run_starter.reports.decide import Fold
 from run_starter.reports.losses import SILENT
 from run_starter.reports.steps import Begin
@@ -81,7 +82,7 @@ def names_of(runs):
     return {id: ("a", "b") for id, row in runs.items() if row.state == R.STARTING}
 
 
-BATCH = (
+BATCH: tuple[dict[int, Attempt], dict[int, Run], dict[tuple[int, int, str], T]] = (
     {5: attempt(5), 6: attempt(6, live=False)},
     {1: run(R.PUBLISHING, 1), 2: run(R.RUNNING, 2), 3: run(R.STARTING, 3)},
     {},

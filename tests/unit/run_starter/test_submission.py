@@ -14,9 +14,11 @@ import pytest
 from pydantic import ValidationError
 from tests.support.definitions import daily
 
+from retrofill.driver.config import Config
 from retrofill.driver.script_fields import Fields
 from retrofill.driver.submit import Submits
 from retrofill.outputs.staging import Staging
+from retrofill.protocol.definition import Script
 from retrofill.protocol.launch import Launch
 from retrofill.spark.home import SparkHome, read_properties
 from retrofill.spark.java import spark_submit_command
@@ -26,6 +28,7 @@ from retrofill_core.driver_package import SOURCE, package
 from retrofill_core.settings import Settings
 from retrofill_tools.stack.spark import connect_command
 from run_starter.executors import LaunchRequest, RunToDo, submission
+from run_starter.executors.command import told
 
 JAVA = Path("/java")
 SECRET = "hunter2-hunter2"
@@ -79,7 +82,7 @@ def test_secrets_are_in_files_of_the_owner_and_in_no_command_line(tmp_path: Path
     given = Launch.of(launch().as_json())
     fields = Fields(given, given.pieces[0], Staging(given, given.pieces[0]), "a")
     commands = [
-        Submits(settings, given).submission(SubmitScript(script="/a.py"), fields, folders[0]).command,
+        Submits(Config.of(told(settings)), given).submission(Script("/a.py"), fields, folders[0]).command,
         connect_command(settings, JAVA, folders[1], "127.0.0.1", 15002),
         submission.command(SparkHome.of(settings), launch(), {}, folders[2]),
     ]

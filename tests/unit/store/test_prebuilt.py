@@ -141,7 +141,7 @@ HOT = {
     "deadlines of runs": lambda conn: deadlines.open_of_runs(conn, [1]),
     "deadlines of tasks": lambda conn: deadlines.open_of_tasks(conn, [(1, "t")]),
     "deadlines of a backfill": lambda conn: deadlines.open_of_backfill(conn, "b"),
-    "deadline ended": lambda conn: deadlines.end(conn, "missed", [{"id": 1}], NOW),
+    "deadline ended": lambda conn: deadlines.end(conn, DeadlineState.MISSED, [{"id": 1}], NOW),
     "deadline recovered": lambda conn: deadlines.recover(conn, {1: NOW}),
     "callbacks created": lambda conn: callbacks.insert_all(conn, [CALL]),
     "digest": lambda conn: digests.join(conn, KIND, 1, 0),

@@ -3,8 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import func, null, text
+from sqlalchemy import Connection, func, null, text
 from sqlalchemy.dialects.postgresql import psycopg
+from tests.support.offline import acting_as
 
 from retrofill_core.domain.callback import MACHINE as CALLBACK
 from retrofill_core.domain.run import MACHINE, RunState
@@ -15,7 +16,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROW = {"id": 1, "attempt_id": 2}
 
 
-class Connection:
+class Recording:
     """Records what it executes; every row lands."""
 
     def __init__(self):
@@ -28,8 +29,8 @@ class Connection:
 
 def sent(to="running", rows=(ROW,), values=None, **more):
     """The statement and the parameters of a transition of runs, guarded by attempt."""
-    conn = Connection()
-    transition(conn, MACHINE, run, to, rows, guard=["attempt_id"], values=values, **more)
+    conn = Recording()
+    transition(acting_as(Connection, conn), MACHINE, run, to, rows, guard=["attempt_id"], values=values, **more)
     ((statement, parameters),) = conn.executed
     return statement, parameters
 
@@ -102,8 +103,15 @@ def test_another_structure_is_another_statement(other):
 
 
 def test_another_table_is_another_statement():
-    conn = Connection()
-    transition(conn, CALLBACK, callback, "running", [{"deadline_id": 1}], values={"lease_until": FromNow()})
+    conn = Recording()
+    transition(
+        acting_as(Connection, conn),
+        CALLBACK,
+        callback,
+        "running",
+        [{"deadline_id": 1}],
+        values={"lease_until": FromNow()},
+    )
     assert sql(conn.executed[0][0]).startswith("UPDATE retrofill.callback SET state='running', lease_until=")
 
 
@@ -117,8 +125,8 @@ def test_an_expression_is_refused_because_its_values_would_be_kept(value):
 
 def test_only_edges_of_the_machine():
     assert "retrofill.run.state IN ('running', 'starting')" in sql(sent("queued")[0])
-    conn = Connection()
+    conn = Recording()
     with pytest.raises(ValueError, match="no edge"):
-        transition(conn, MACHINE, run, RunState.RUNNING, [], from_states=["failed"])
-    assert transition(conn, MACHINE, run, RunState.RUNNING, [], from_states=["starting"]) == []
+        transition(acting_as(Connection, conn), MACHINE, run, RunState.RUNNING, [], from_states=["failed"])
+    assert transition(acting_as(Connection, conn), MACHINE, run, RunState.RUNNING, [], from_states=["starting"]) == []
     assert conn.executed == []
