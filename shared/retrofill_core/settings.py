@@ -178,7 +178,11 @@ class Settings(BaseSettings):
         ge=1,
         description="Runs after which a warm driver process is replaced, between two attempts; a range counts as one",
     )
-    lease_seconds: float = Field(15.0, gt=0, description="A run's lease: how long a silent driver counts as alive")
+    lease_seconds: float = Field(
+        60.0,
+        gt=0,
+        description="A run's lease: how long a silent driver counts as alive, and how long Kafka may be away",
+    )
     max_lost_attempts: int = Field(
         5, ge=1, description="Lost drivers of a run that is retried alone, after its first loss, after which it fails"
     )

@@ -70,6 +70,8 @@ class Installation:
             "RETROFILL_REPLICATION_FACTOR": "1",
             # Drivers that never finish must not delay the end of a test.
             "RETROFILL_DRAIN_SECONDS": "0",
+            # Tests that let a host die need not wait for a minute.
+            "RETROFILL_LEASE_SECONDS": "15",
             "PYTHONFAULTHANDLER": "1",
             **self._logins(),
         }

@@ -15,6 +15,8 @@ import time
 from typing import Callable
 
 SHARE = 5
+# A server that is away for nearly the whole of a long lease ends nothing.
+MOST_SECONDS = 5.0
 Acknowledged = Callable[[], object]
 
 
@@ -46,10 +48,11 @@ class Lease:
         self._stopped = False
         # Unknown until the permission to begin; before that, nothing runs that it could end.
         self._ends_at = math.inf
-        self._next_beat = clock() + seconds / SHARE
+        self._pause = min(seconds / SHARE, MOST_SECONDS)
+        self._next_beat = clock() + self._pause
 
     def start(self) -> None:
-        """Send heartbeats in a thread. The first is due after a fifth of the lease."""
+        """Send heartbeats in a thread. The first is due after a fifth of the lease, or five seconds."""
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
 
     def last_until(self, ends_at: float) -> bool:
@@ -83,7 +86,7 @@ class Lease:
         if now >= self._ends_at:
             return 0.0
         if now >= self._next_beat:
-            self._next_beat = now + self._seconds / SHARE
+            self._next_beat = now + self._pause
             self._send(lambda: self._on_acknowledged(now))
         return max(0.001, min(self._next_beat, self._ends_at) - now)
 

@@ -66,6 +66,22 @@ def test_a_heartbeat_goes_out_every_fifth_of_the_lease(left: float | None) -> No
     assert len(world.sent) == 9
 
 
+@pytest.mark.parametrize(("seconds", "pause"), [(2.0, 0.4), (15.0, 3.0), (25.0, 5.0), (60.0, 5.0), (3600.0, 5.0)])
+def test_kafka_may_be_away_for_all_of_a_lease_but_one_pause(seconds: float, pause: float) -> None:
+    now, sent = 100.0, list[Callable[[], object]]()
+    lease = Lease(sent.append, seconds, expired=lambda: None, clock=lambda: now, alarm=lambda _: None)
+    assert lease.last_until(now + seconds)
+    now += pause
+    lease.beat()
+    sent.pop()()
+    # The next one is sent, and not acknowledged before the server is back.
+    now += seconds - 0.01
+    assert lease.beat() > 0.0
+    sent.pop(0)()
+    now += pause
+    assert (lease.beat() > 0.0) == (seconds > 2.0 * pause)
+
+
 def test_an_acknowledgement_after_the_end_renews_nothing() -> None:
     world = World(L)
     _, acknowledged = world.sends()
