@@ -172,7 +172,7 @@ class Batch:
     def _run_tasks(self, piece: Piece, staging: Staging, reporter: Reporter) -> Result:
         first = self._launch.pipeline.tasks[0].name
         try:
-            with self._noted(first, 1):
+            with self._noted(first, piece.runs[0].tries.get(first, 0) + 1):
                 pipeline = self._pipeline()
         except FAILURES as e:
             return Result(False, error_info(e), everywhere=True)
