@@ -36,6 +36,7 @@ class Notes:
     def __init__(self, to: int | None = None) -> None:
         """Without ``to``, there is no such parent."""
         self._to = to
+        self._process = os.getpid()
 
     def ready(self, said: dict[str, Any], kept: Any) -> None:
         """The driver is ready, as it says to its host. ``kept``: JSON data for the processes of the attempts."""
@@ -53,13 +54,18 @@ class Notes:
         """The attempt is over: what becomes of its process concerns nobody."""
         self._send("over", None)
 
+    def leaves(self) -> None:
+        """The process ends for a reason of our own: whatever exits it from now on is no error of a task."""
+        self._send("leaves", None)
+
     def leave(self, status: int) -> NoReturn:
         """Exit for a reason of our own, not by user code."""
-        self._send("leaves", None)
+        self.leaves()
         os._exit(status)
 
     def _send(self, kind: str, fields: Any) -> None:
-        if self._to is None:
+        # A child that user code forked leaves our blocks too, and speaks for nobody.
+        if self._to is None or os.getpid() != self._process:
             return
         # In one write, so that threads need no lock, which user code that forks could leave locked.
         with suppress(OSError):  # the parent was killed, and this process is about to be

@@ -35,6 +35,14 @@ def attempt(incoming, outgoing, notes, kept):
             say(task=what)
         elif kind == "exit":
             os._exit(what)
+        elif kind == "forks":
+            if os.fork() == 0:
+                notes.ended("a")
+                notes.over()
+                os._exit(0)
+            os.wait()
+        elif kind == "leaves":
+            notes.leaves()
         elif kind == "leave":
             notes.leave(what)
         elif kind == "kill":
@@ -162,6 +170,26 @@ def test_the_driver_ends_as_the_process_of_its_attempt(
     ((kind, fields),) = said[0].items()
     assert (kind, fields["task"], fields["try_number"], fields["error"]["type"]) == ("timed_out", "a", 2, PROCESS_ENDED)
     assert f"exit status {status}" in fields["error"]["message"]
+
+
+def test_a_child_that_a_task_forked_says_nothing_of_the_attempt(driver: Driver) -> None:
+    driver.launch()
+    driver.say(task="a")
+    driver.hear()
+    driver.say(forks=True)
+    driver.say(exit=3)
+    assert driver.process.wait(20) == 3
+    assert json.loads(driver.rest().splitlines()[-1])["timed_out"]["task"] == "a"
+
+
+def test_what_exits_a_process_that_is_being_ended_is_no_error_of_its_task(driver: Driver) -> None:
+    driver.launch()
+    driver.say(task="a")
+    driver.hear()
+    driver.say(leaves=True)
+    driver.say(exit=3)
+    assert driver.process.wait(20) == 3
+    assert driver.rest() == ""
 
 
 def test_an_exit_in_the_middle_of_a_line_is_told_on_a_line_of_its_own(driver: Driver) -> None:
