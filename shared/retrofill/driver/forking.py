@@ -24,7 +24,7 @@ from retrofill.states.task_run import PROCESS_ENDED
 
 log = get_log(__name__)
 CHUNK = 65_536
-# How long a process may take to end once the host has hung up. It needs less, unless it does not listen.
+# How long a process may take to end once the host has hung up or ended it. It needs less, unless it does not listen.
 END_SECONDS = 4.0
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 _LAUNCH, _END = b'{"launch"', b'{"end"'
@@ -168,6 +168,8 @@ class Parent:
                 os._exit(1)
             for child in at_work:
                 os.kill(child.pid, signal.SIGTERM)
+            # It may be stopped, or user code may have made it deaf.
+            self._kill_at = self._kill_at or time.monotonic() + END_SECONDS
         self._reap()
 
     def _reap(self) -> None:
@@ -197,8 +199,10 @@ class Parent:
             os.kill(os.getpid(), number)
         code = os.WEXITSTATUS(status)
         if child.tasks and not child.leaves:
+            # The last one that began. Of several, nobody can say whose code it was.
             task, try_number = next(reversed(child.tasks.items()))
-            what = f"the code of task {task!r} ended its process with exit status {code}: return or raise instead"
+            whose = f"task {task!r}" if len(child.tasks) == 1 else f"one of the tasks {sorted(child.tasks)}"
+            what = f"the code of {whose} ended its process with exit status {code}: return or raise instead"
             error = as_json(ErrorInfo(type=PROCESS_ENDED, message=what))
             fields = {"task": task, "try_number": try_number, "error": error}
             # It may have been interrupted in the middle of a line.

@@ -19,7 +19,10 @@ from retrofill.states.task_run import PROCESS_ENDED
 DRIVER = """
 import ctypes, json, os, random, signal, sys, threading, time
 from retrofill.driver.__main__ import settings, take_pipes
+from retrofill.driver import forking
 from retrofill.driver.forking import Parent
+
+forking.END_SECONDS = 1.0
 
 def attempt(incoming, outgoing, notes, kept):
     def say(**fields):
@@ -172,6 +175,16 @@ def test_the_driver_ends_as_the_process_of_its_attempt(
     assert f"exit status {status}" in fields["error"]["message"]
 
 
+def test_nobody_is_blamed_for_what_one_of_several_tasks_did(driver: Driver) -> None:
+    driver.launch()
+    for task in ("b", "a"):
+        driver.say(task=task)
+        driver.hear()
+    driver.say(exit=3)
+    fields = json.loads(driver.rest().splitlines()[-1])["timed_out"]
+    assert fields["task"] == "a" and "one of the tasks ['a', 'b']" in fields["error"]["message"]
+
+
 def test_a_child_that_a_task_forked_says_nothing_of_the_attempt(driver: Driver) -> None:
     driver.launch()
     driver.say(task="a")
@@ -220,3 +233,11 @@ def test_sigterm_ends_the_driver_and_its_attempt(driver: Driver, busy: bool) -> 
         driver.launch()
     driver.process.terminate()
     assert driver.process.wait(20) == (-signal.SIGTERM if busy else 1)
+
+
+@pytest.mark.parametrize("told", ["hangs up", "ends"])
+def test_an_attempt_that_does_not_listen_is_killed(driver: Driver, told: str) -> None:
+    os.kill(driver.launch()["began"], signal.SIGSTOP)
+    driver.hang_up() if told == "hangs up" else driver.process.terminate()
+    # Woken by being killed, it may end by the signal that it got before.
+    assert driver.process.wait(20) in (-signal.SIGKILL, -signal.SIGTERM)
