@@ -206,6 +206,14 @@ def test_a_task_that_ends_its_process_fails_with_that_as_its_error(world: World,
     assert world.host.ended()[:3] == (after.attempt_id, after.runs[0].id, True)
 
 
+def test_code_that_exits_when_it_is_imported_is_not_retried(world: World) -> None:
+    launch = world.launch(APPLIED.replace("batch_size=3", "retries=2"))
+    (world.out / "pipeline.py").write_text("import os\nos._exit(4)")
+    world.executor().launch(launch)
+    _, over = world.host.over.get(timeout=60)
+    assert (over.task, over.try_number, over.error.type) == ("work", 3, PROCESS_ENDED)
+
+
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_a_pool_of_processes_that_a_task_leaves_ends_with_its_attempt(world: World, context: str) -> None:
     pool = world.executor()
