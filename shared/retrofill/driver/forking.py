@@ -18,11 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Callable, NoReturn
 
-from retrofill.log import get_log
+from retrofill.masking import masked
 from retrofill.protocol.facts import ErrorInfo, as_json
 from retrofill.states.task_run import PROCESS_ENDED
 
-log = get_log(__name__)
 CHUNK = 65_536
 # How long a process may take to end once the host has hung up or ended it. It needs less, unless it does not listen.
 END_SECONDS = 4.0
@@ -279,7 +278,9 @@ class Parent:
             )
             status = 0
         except BaseException:  # noqa: BLE001 - nobody else would say what it was
-            traceback.print_exc()
+            with suppress(OSError):  # nobody reads it
+                # Past ``sys.stderr``, which is user code's to replace.
+                os.write(2, masked(traceback.format_exc()).encode("utf-8", "backslashreplace"))
         notes.leave(status)
 
 

@@ -55,6 +55,7 @@ def attempt(incoming, outgoing, notes, kept):
             outgoing.flush()
             os._exit(0)
         elif kind == "raise":
+            sys.stderr = what
             raise ValueError("a bug of ours")
         elif kind == "done":
             notes.ended("a")
@@ -148,7 +149,7 @@ def test_what_becomes_of_a_process_whose_attempt_is_over_concerns_nobody(driver:
         ({"exit": 3}, 3),
         ({"leave": 75}, 75),
         ({"leave": 0}, 0),
-        ({"raise": True}, 1),
+        ({"raise": "what user code put there"}, 1),
         ({"kill": signal.SIGKILL}, -signal.SIGKILL),
         ({"kill": signal.SIGALRM}, -signal.SIGALRM),
         ({"kill": signal.SIGSEGV}, -signal.SIGSEGV),
