@@ -99,13 +99,17 @@ def a_replica(stage: Stage, name: str) -> Replica:
 
 
 def freeze_drivers(stage: Stage, kind: str) -> list[psutil.Process]:
-    """SIGSTOP all drivers, once there is one; returns those that stand still."""
+    """SIGSTOP all drivers with the processes of their attempts, once there is one; returns the drivers that stand still."""
     frozen: list[psutil.Process] = []
 
     def stand_still() -> bool:
         for driver in drivers_of(stage):
             with suppress(psutil.NoSuchProcess):
+                # It forks no more then.
                 driver.suspend()
+                for attempt in _children(driver.pid):
+                    with suppress(psutil.NoSuchProcess):
+                        attempt.suspend()
                 stage.fault(kind)
                 frozen.append(driver)
         return bool(frozen)
@@ -118,7 +122,8 @@ def thaw_drivers(drivers: list[psutil.Process]) -> None:
     """Resume those that their host has not killed."""
     for driver in drivers:
         with suppress(psutil.NoSuchProcess):
-            driver.resume()
+            for each in (*_children(driver.pid), driver):
+                each.resume()
 
 
 def kill_drivers(stage: Stage, count: int) -> int:

@@ -37,7 +37,7 @@ class Batch:
 class Before:
     """What attempts before left to the launches of some batches.
 
-    ``tries``: of tasks that timed out and ended their drivers, by run and task. ``accepted``: all runs that the
+    ``tries``: of tasks that ended their drivers, by run and task. ``accepted``: all runs that the
     attempt staged whose output is published, by attempt.
     """
 
@@ -56,14 +56,14 @@ class Before:
             launches.publishers(conn, accepted),
             # Only runs that have begun before can have any.
             launches.tries_used(
-                conn, [row.id for each in executed if _limited(each) for row in each.runs if row.attempt]
+                conn, [row.id for each in executed if _retries(each) for row in each.runs if row.attempt]
             ),
             launches.accepted_of(conn, {present(each.runs[0].accepted_attempt) for each in published}),
         )
 
 
-def _limited(batch: Batch) -> bool:
-    return any(task.retries and task.timeout_seconds for task in batch.definition.tasks)
+def _retries(batch: Batch) -> bool:
+    return any(task.retries for task in batch.definition.tasks)
 
 
 @dataclass(frozen=True)

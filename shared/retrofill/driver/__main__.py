@@ -56,7 +56,7 @@ from retrofill.driver.conversation import Conversation
 from retrofill.driver.cost import ask_first
 from retrofill.driver.forking import Notes, Parent
 from retrofill.driver.output import Output
-from retrofill.driver.process import Ending, end_with_host
+from retrofill.driver.process import Ending, end_children, end_with_host
 from retrofill.driver.reaching import reach
 from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
@@ -121,6 +121,7 @@ def attempt(
     server = Server(config, ending, host, wire, spark, notes=notes, output=output)
     server.serve_one()
     server.finish()
+    end_children()
     flush()
 
 

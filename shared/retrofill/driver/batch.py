@@ -170,9 +170,10 @@ class Batch:
             log.warning("session_not_released", error=str(e))
 
     def _run_tasks(self, piece: Piece, staging: Staging, reporter: Reporter) -> Result:
-        first = self._launch.pipeline.tasks[0].name
+        first = self._launch.pipeline.tasks[0]
         try:
-            with self._noted(first, 1):
+            # As one that raises, an import that exits is not retried: no task has begun.
+            with self._noted(first.name, first.retries + 1):
                 pipeline = self._pipeline()
         except FAILURES as e:
             return Result(False, error_info(e), everywhere=True)

@@ -18,13 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Callable, NoReturn
 
-from retrofill.log import get_log
+from retrofill.masking import masked
 from retrofill.protocol.facts import ErrorInfo, as_json
 from retrofill.states.task_run import PROCESS_ENDED
 
-log = get_log(__name__)
 CHUNK = 65_536
-# How long a process may take to end once the host has hung up. It needs less, unless it does not listen.
+# How long a process may take to end once the host has hung up or ended it. It needs less, unless it does not listen.
 END_SECONDS = 4.0
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 _LAUNCH, _END = b'{"launch"', b'{"end"'
@@ -36,6 +35,7 @@ class Notes:
     def __init__(self, to: int | None = None) -> None:
         """Without ``to``, there is no such parent."""
         self._to = to
+        self._process = os.getpid()
 
     def ready(self, said: dict[str, Any], kept: Any) -> None:
         """The driver is ready, as it says to its host. ``kept``: JSON data for the processes of the attempts."""
@@ -53,13 +53,18 @@ class Notes:
         """The attempt is over: what becomes of its process concerns nobody."""
         self._send("over", None)
 
+    def leaves(self) -> None:
+        """The process ends for a reason of our own: whatever exits it from now on is no error of a task."""
+        self._send("leaves", None)
+
     def leave(self, status: int) -> NoReturn:
         """Exit for a reason of our own, not by user code."""
-        self._send("leaves", None)
+        self.leaves()
         os._exit(status)
 
     def _send(self, kind: str, fields: Any) -> None:
-        if self._to is None:
+        # A child that user code forked leaves our blocks too, and speaks for nobody.
+        if self._to is None or os.getpid() != self._process:
             return
         # In one write, so that threads need no lock, which user code that forks could leave locked.
         with suppress(OSError):  # the parent was killed, and this process is about to be
@@ -162,6 +167,8 @@ class Parent:
                 os._exit(1)
             for child in at_work:
                 os.kill(child.pid, signal.SIGTERM)
+            # It may be stopped, or user code may have made it deaf.
+            self._kill_at = self._kill_at or time.monotonic() + END_SECONDS
         self._reap()
 
     def _reap(self) -> None:
@@ -191,8 +198,10 @@ class Parent:
             os.kill(os.getpid(), number)
         code = os.WEXITSTATUS(status)
         if child.tasks and not child.leaves:
+            # The last one that began. Of several, nobody can say whose code it was.
             task, try_number = next(reversed(child.tasks.items()))
-            what = f"the code of task {task!r} ended its process with exit status {code}: return or raise instead"
+            whose = f"task {task!r}" if len(child.tasks) == 1 else f"one of the tasks {sorted(child.tasks)}"
+            what = f"the code of {whose} ended its process with exit status {code}: return or raise instead"
             error = as_json(ErrorInfo(type=PROCESS_ENDED, message=what))
             fields = {"task": task, "try_number": try_number, "error": error}
             # It may have been interrupted in the middle of a line.
@@ -269,7 +278,9 @@ class Parent:
             )
             status = 0
         except BaseException:  # noqa: BLE001 - nobody else would say what it was
-            traceback.print_exc()
+            with suppress(OSError):  # nobody reads it
+                # Past ``sys.stderr``, which is user code's to replace.
+                os.write(2, masked(traceback.format_exc()).encode("utf-8", "backslashreplace"))
         notes.leave(status)
 
 

@@ -6,8 +6,10 @@ import ctypes
 import logging
 import os
 import signal
+import sys
 import threading
-from typing import Callable
+from contextlib import suppress
+from typing import Callable, NoReturn
 
 from retrofill.log import get_log
 from retrofill.system.signals import on_signals
@@ -15,6 +17,7 @@ from retrofill.tracing import flush
 
 log = get_log(__name__)
 INTERRUPT_SECONDS = 1.5
+REAP_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1
 # The exit status of a driver whose lease ended.
 LEASE_OVER = 75
@@ -68,6 +71,23 @@ def end_with_host(ending: Ending) -> None:
     # A fallback, if available: the end of the input is noticed in any case.
     if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
+
+
+def end_children() -> None:
+    """End the processes of pools that user code left, as Python does at its exit, which a driver skips."""
+    if (processes := sys.modules.get("multiprocessing.process")) is None:
+        return
+    # A pool starts others for those that end.
+    processes.BaseProcess.start = _refuse
+    for child in processes.active_children():
+        with suppress(Exception):  # user code may have changed it
+            child.kill()
+    for child in processes.active_children():
+        child.join(REAP_SECONDS)
+
+
+def _refuse(_: object) -> NoReturn:
+    raise RuntimeError("the attempt is over")
 
 
 def _quietly(*works: Callable[[], object]) -> None:

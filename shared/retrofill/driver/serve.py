@@ -101,7 +101,7 @@ class Server:
         self._code = Code(Fetched(host))
         self._wire = wire
         self._releasing: threading.Thread | None = None
-        ending.silence = wire.silence
+        ending.silence = self._silence
 
     def serve_one(self) -> None:
         """Wait for a launch and execute it."""
@@ -113,6 +113,11 @@ class Server:
         """Wait until the attempt's resources are released."""
         if self._releasing is not None and self._releasing.ident is not None:
             self._releasing.join()
+
+    def _silence(self) -> None:
+        """Nothing that tasks make of the end counts: neither a failure, nor an exit."""
+        self._notes.leaves()
+        self._wire.silence()
 
     def _serve(self, launch: Launch) -> None:
         submits = Submits(self._config, launch)

@@ -69,18 +69,26 @@ class Fresh:
                 session.conf.set(key, value)
 
 
-# Commands that leave nothing in a session. Delta's are extensions.
+# Commands that leave nothing in a session that another run could meet. Delta's are extensions.
 _HARMLESS = {
     *("write_operation", "write_operation_v2", "merge_into_table_command", "checkpoint_command", "extension"),
     *("remove_cached_remote_relation_command", "get_resources_command", "streaming_query_command"),
     *("write_stream_operation_start", "streaming_query_manager_command", "execute_external_command"),
+    *("create_resource_profile_command", "ml_command"),
 }
 _FUNCTIONS = ("register_function", "register_table_function")
+# What Spark does not execute in a statement, whatever it contains.
+_COMMENT = r"--(?:\\\n|[^\r\n])*|/\*(?!\+).*?\*/"
+_IGNORED = re.compile(rf"({_COMMENT})|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.S)
 # Statements that leave nothing in a session, and those of which nobody can say what they left.
 _READS = re.compile(
-    r"\s*\(*\s*(select|with|from|values|table|show|desc|describe|explain|insert|merge|delete|update)\b", re.I
+    r"[\s(]*(?:(?:select|with|from|values|table|show|desc|describe|explain|insert|merge|delete|update)\b|set(?:\s+-v)?\s*;?\s*$)",
+    re.I,
 )
-_STAYS = re.compile(r"\b(temporary\s+function|declare|begin)\b", re.I)
+_STAYS = re.compile(
+    r"\s*(create\s+(?:or\s+replace\s+)?temp(?:orary)?\s+function|declare|execute\s+immediate|(?:[\w`]+\s*:\s*)?begin)\b",
+    re.I,
+)
 
 
 class Changes:
@@ -103,6 +111,8 @@ class Changes:
         self._functions: set[str] = set()
         self._stays: str | None = None
         self._ours = threading.local()
+        # The first of several tasks that change something at once reads what was before.
+        self._reading = threading.Lock()
         stub = session.client._stub
         execute, config, analyze = stub.ExecutePlan, stub.Config, stub.AnalyzePlan
 
@@ -132,7 +142,8 @@ class Changes:
 
     def _clear(self) -> None:
         for name in sorted(self._functions):
-            self._session.sql(f"DROP TEMPORARY FUNCTION IF EXISTS `{name}`")
+            quoted = name.replace("`", "``")
+            self._session.sql(f"DROP TEMPORARY FUNCTION IF EXISTS `{quoted}`")
         if self._fresh is not None and self._others:
             self._fresh.restore(self._session)
         elif self._fresh is not None and self._settings:
@@ -147,25 +158,34 @@ class Changes:
         self.used = True
         if self._tag not in request.tags:
             request.tags.append(self._tag)
-        if request.plan.WhichOneof("op_type") == "root":
-            if request.plan.root.WhichOneof("rel_type") == "catalog":
-                self._changes(others=True)
-            return
-        command = request.plan.command
+        operation = request.plan.WhichOneof("op_type")
+        if operation == "command":
+            self._see_command(request.plan.command)
+        elif operation != "root":
+            # One that is large is compressed: a relation, or a command, such as a function with much data.
+            of_command = request.plan.compressed_operation.op_type != request.plan.compressed_operation.OP_TYPE_RELATION
+            self._stays = "what a large command did" if of_command else self._stays
+            self._changes(others=True)
+        elif request.plan.root.WhichOneof("rel_type") == "catalog":
+            self._changes(others=True)
+
+    def _see_command(self, command: Any) -> None:
         kind = command.WhichOneof("command_type")
         if kind in _FUNCTIONS:
             self._functions.add(getattr(command, kind).function_name)
         elif kind == "sql_command":
-            self._see_sql(str(command.sql_command.sql or command.sql_command.input.sql.query))
+            self._see_sql(_query_of(command.sql_command))
         elif kind == "create_dataframe_view":
             self._changes(others=True)
         elif kind not in _HARMLESS:
             self._stays = f"what {kind} did"
 
     def _see_sql(self, query: str) -> None:
-        if (stays := _STAYS.search(query)) is not None:
-            self._stays = f"what a statement with {stays[0]!r} did"
-        if _READS.match(query) is None:
+        statement = _statement(query)
+        if (stays := _STAYS.match(statement)) is not None:
+            self._stays = f"what a statement with {stays[1]!r} did"
+        # Spark nests comments: what is left of some may hide anything.
+        if _READS.match(statement) is None or "*/" in statement:
             self._changes(others=True)
 
     def _see_config(self, request: Any) -> None:
@@ -177,11 +197,28 @@ class Changes:
 
     def _changes(self, *, others: bool = False) -> None:
         """State is about to change: remember it, as it was before the first change."""
-        if self._restores and self._fresh is None:
-            self._ours.now = True
-            try:
-                self._fresh = Fresh.of(self._session)
-            finally:
-                self._ours.now = False
+        with self._reading:
+            if self._restores and self._fresh is None:
+                self._ours.now = True
+                try:
+                    self._fresh = Fresh.of(self._session)
+                finally:
+                    self._ours.now = False
         self._settings = True
         self._others = self._others or others
+
+
+def _query_of(command: Any) -> str:
+    """The text of an SQL command: in a field of its own up to Spark 3.5, in a relation since."""
+    if command.sql or not hasattr(command, "input"):
+        return str(command.sql)
+    relation = command.input
+    # With data frames as arguments.
+    if relation.WhichOneof("rel_type") == "with_relations":
+        relation = relation.with_relations.root
+    return str(relation.sql.query)
+
+
+def _statement(query: str) -> str:
+    """The query without comments, and with empty texts and names where they are quoted."""
+    return _IGNORED.sub(lambda found: " " if found[1] else found[0][0] * 2, query)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import psutil
 import pytest
 from tests.integration.driver.world import World, world
+from tests.support.installation import until
 
 from retrofill.states.task_run import PROCESS_ENDED
 
 __all__ = ["world"]
 pytestmark = pytest.mark.spark
 CODE = """
-import ctypes, gc, json, logging, logging.config, multiprocessing, os, pathlib, signal, sys, threading, time, warnings
+import concurrent.futures, ctypes, gc, json, logging, logging.config, multiprocessing, os, pathlib, signal, subprocess
+import sys, threading, time, warnings
 from retrofill import Pipeline
 
 p = Pipeline("p", schedule="@daily")
@@ -58,6 +61,32 @@ def pools():
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map(child_work, [1, 2]) == [2, 3]
 
+def of_method(name):
+    context = multiprocessing.get_context(name)
+    with context.Pool(2) as pool:
+        assert pool.map(str.upper, ["a", "b"]) == ["A", "B"]
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
+        assert list(pool.map(str.upper, ["a", "b"])) == ["A", "B"]
+
+def programs():
+    assert subprocess.run(["cat"], stdout=subprocess.PIPE).stdout == b""
+    assert subprocess.check_output([sys.executable, "-c", "print(1)"]) == b"1\\n"
+
+def left(name):
+    context = multiprocessing.get_context(name)
+    KEPT.extend([context.Pool(2), concurrent.futures.ProcessPoolExecutor(2, mp_context=context)])
+    KEPT[1].submit(os.getpid).result()
+    pids = [process.pid for process in multiprocessing.active_children()]
+    (pathlib.Path(OUT[0]) / f"left-{name}").write_text(json.dumps(pids))
+
+def forks_and_exits():
+    if os.fork() == 0:
+        return
+    os.wait()
+    os._exit(3)
+
+KEPT, OUT = [], []
+
 def stays():
     for daemon in (True, False):
         threading.Thread(target=time.sleep, args=(3600,), daemon=daemon).start()
@@ -100,6 +129,13 @@ DO = {
     "a megabyte of output": lambda: print("x" * 1_000_000),
     "forks": forks,
     "a pool of processes": pools,
+    "fork": lambda: of_method("fork"),
+    "spawn": lambda: of_method("spawn"),
+    "forkserver": lambda: of_method("forkserver"),
+    "programs": programs,
+    "leaves fork": lambda: left("fork"),
+    "leaves spawn": lambda: left("spawn"),
+    "forks and exits": forks_and_exits,
     "threads stay": stays,
     "ignores signals": signals,
     "recursion": lambda: DO["recursion"](),
@@ -107,6 +143,7 @@ DO = {
 
 @p.task
 def work(run):
+    OUT.append(run.conf["out"])
     DO[run.conf["do"]]()
 """
 # ``None``: it succeeds. Else the type of the error and what its message says.
@@ -132,11 +169,15 @@ MANNERS: dict[str, tuple[str, str] | None] = {
     "a megabyte of output": None,
     "forks": None,
     "a pool of processes": None,
+    "fork": None,
+    "spawn": None,
+    "forkserver": None,
+    "programs": None,
     "threads stay": None,
     "ignores signals": None,
     "recursion": ("RecursionError", "maximum recursion depth"),
 }
-EXITS = {"_exit 0": 0, "_exit 3": 3, "exit of C": 7}
+EXITS = {"_exit 0": 0, "_exit 3": 3, "exit of C": 7, "forks and exits": 3}
 
 
 def test_whatever_a_task_does_ends_as_its_report_and_the_driver_serves_the_next_attempt(world: World) -> None:
@@ -163,6 +204,25 @@ def test_a_task_that_ends_its_process_fails_with_that_as_its_error(world: World,
     after = world.launch(CODE, do="sys.exit 0")
     pool.launch(after)
     assert world.host.ended()[:3] == (after.attempt_id, after.runs[0].id, True)
+
+
+def test_code_that_exits_when_it_is_imported_is_not_retried(world: World) -> None:
+    launch = world.launch(APPLIED.replace("batch_size=3", "retries=2"))
+    (world.out / "pipeline.py").write_text("import os\nos._exit(4)")
+    world.executor().launch(launch)
+    _, over = world.host.over.get(timeout=60)
+    assert (over.task, over.try_number, over.error.type) == ("work", 3, PROCESS_ENDED)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_pool_of_processes_that_a_task_leaves_ends_with_its_attempt(world: World, context: str) -> None:
+    pool = world.executor()
+    launch = world.launch(CODE, do=f"leaves {context}")
+    pool.launch(launch)
+    assert world.host.ended(60)[2], world.log(launch)
+    pids = json.loads((world.out / f"left-{context}").read_text())
+    assert len(pids) > 2
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "they have ended")
 
 
 LEAKS = """

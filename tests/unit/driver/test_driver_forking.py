@@ -19,7 +19,10 @@ from retrofill.states.task_run import PROCESS_ENDED
 DRIVER = """
 import ctypes, json, os, random, signal, sys, threading, time
 from retrofill.driver.__main__ import settings, take_pipes
+from retrofill.driver import forking
 from retrofill.driver.forking import Parent
+
+forking.END_SECONDS = 1.0
 
 def attempt(incoming, outgoing, notes, kept):
     def say(**fields):
@@ -35,6 +38,14 @@ def attempt(incoming, outgoing, notes, kept):
             say(task=what)
         elif kind == "exit":
             os._exit(what)
+        elif kind == "forks":
+            if os.fork() == 0:
+                notes.ended("a")
+                notes.over()
+                os._exit(0)
+            os.wait()
+        elif kind == "leaves":
+            notes.leaves()
         elif kind == "leave":
             notes.leave(what)
         elif kind == "kill":
@@ -44,6 +55,7 @@ def attempt(incoming, outgoing, notes, kept):
             outgoing.flush()
             os._exit(0)
         elif kind == "raise":
+            sys.stderr = what
             raise ValueError("a bug of ours")
         elif kind == "done":
             notes.ended("a")
@@ -137,7 +149,7 @@ def test_what_becomes_of_a_process_whose_attempt_is_over_concerns_nobody(driver:
         ({"exit": 3}, 3),
         ({"leave": 75}, 75),
         ({"leave": 0}, 0),
-        ({"raise": True}, 1),
+        ({"raise": "what user code put there"}, 1),
         ({"kill": signal.SIGKILL}, -signal.SIGKILL),
         ({"kill": signal.SIGALRM}, -signal.SIGALRM),
         ({"kill": signal.SIGSEGV}, -signal.SIGSEGV),
@@ -162,6 +174,36 @@ def test_the_driver_ends_as_the_process_of_its_attempt(
     ((kind, fields),) = said[0].items()
     assert (kind, fields["task"], fields["try_number"], fields["error"]["type"]) == ("timed_out", "a", 2, PROCESS_ENDED)
     assert f"exit status {status}" in fields["error"]["message"]
+
+
+def test_nobody_is_blamed_for_what_one_of_several_tasks_did(driver: Driver) -> None:
+    driver.launch()
+    for task in ("b", "a"):
+        driver.say(task=task)
+        driver.hear()
+    driver.say(exit=3)
+    fields = json.loads(driver.rest().splitlines()[-1])["timed_out"]
+    assert fields["task"] == "a" and "one of the tasks ['a', 'b']" in fields["error"]["message"]
+
+
+def test_a_child_that_a_task_forked_says_nothing_of_the_attempt(driver: Driver) -> None:
+    driver.launch()
+    driver.say(task="a")
+    driver.hear()
+    driver.say(forks=True)
+    driver.say(exit=3)
+    assert driver.process.wait(20) == 3
+    assert json.loads(driver.rest().splitlines()[-1])["timed_out"]["task"] == "a"
+
+
+def test_what_exits_a_process_that_is_being_ended_is_no_error_of_its_task(driver: Driver) -> None:
+    driver.launch()
+    driver.say(task="a")
+    driver.hear()
+    driver.say(leaves=True)
+    driver.say(exit=3)
+    assert driver.process.wait(20) == 3
+    assert driver.rest() == ""
 
 
 def test_an_exit_in_the_middle_of_a_line_is_told_on_a_line_of_its_own(driver: Driver) -> None:
@@ -192,3 +234,11 @@ def test_sigterm_ends_the_driver_and_its_attempt(driver: Driver, busy: bool) -> 
         driver.launch()
     driver.process.terminate()
     assert driver.process.wait(20) == (-signal.SIGTERM if busy else 1)
+
+
+@pytest.mark.parametrize("told", ["hangs up", "ends"])
+def test_an_attempt_that_does_not_listen_is_killed(driver: Driver, told: str) -> None:
+    os.kill(driver.launch()["began"], signal.SIGSTOP)
+    driver.hang_up() if told == "hangs up" else driver.process.terminate()
+    # Woken by being killed, it may end by the signal that it got before.
+    assert driver.process.wait(20) in (-signal.SIGKILL, -signal.SIGTERM)
