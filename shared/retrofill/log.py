@@ -86,12 +86,16 @@ class JsonLines(logging.Formatter):
         return json.dumps({name: masked_in(value) for name, value in line.items()}, default=repr)
 
 
-class _Lines(logging.Handler):
-    """Writes lines to the process's standard error, whatever user code makes of ``sys.stderr``."""
+def write_error(text: str) -> None:
+    """Write to the process's standard error, whatever user code made of ``sys.stderr``. Never raises."""
+    with suppress(OSError):  # nobody reads it
+        os.write(2, text.encode("utf-8", "backslashreplace"))
 
+
+class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(Exception):  # nobody reads it, or a field cannot be shown, and there is nowhere to say so
-            os.write(2, (self.format(record) + "\n").encode("utf-8", "backslashreplace"))
+        with suppress(Exception):  # a field cannot be shown, and there is nowhere to say so
+            write_error(self.format(record) + "\n")
 
 
 def configure(level: str) -> None:

@@ -69,7 +69,7 @@ def main() -> None:
     def ready(incoming: IO[str], outgoing: IO[str], notes: Notes, _: None) -> None:
         notes.ready(versions(None), None)
 
-    Parent(heard, said, ready, partial(attempt, config, output, lambda _: lambda launch: NoSessions())).serve()
+    Parent(heard, said, ready, partial(attempt, config, output, lambda known, launch: NoSessions())).serve()
 
 
 if __name__ == "__main__":

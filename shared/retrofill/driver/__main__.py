@@ -74,8 +74,8 @@ def main() -> None:
     choose_connect(config)
     warm_up()
 
-    def sessions_of(application_: SparkApplication | None) -> Callable[[Launch], Sessions]:
-        return partial(ConnectSessions, config, application.Server(application_))
+    def sessions_of(known: SparkApplication | None, launch: Launch) -> Sessions:
+        return ConnectSessions(config, application.Server(known), launch)
 
     Parent(incoming, outgoing, partial(first, config), partial(attempt, config, output, sessions_of)).serve()
 
@@ -105,7 +105,7 @@ def first(config: Config, incoming: IO[str], outgoing: IO[str], notes: Notes, _:
 def attempt(
     config: Config,
     output: Output,
-    sessions_of: Callable[[SparkApplication | None], Callable[[Launch], Sessions]],
+    sessions_of: Callable[[SparkApplication | None, Launch], Sessions],
     incoming: IO[str],
     outgoing: IO[str],
     notes: Notes,
@@ -117,8 +117,8 @@ def attempt(
     set_up(config)
     host = Conversation(incoming, outgoing, ending)
     wire = Wire(host, on_loss=ending.end)
-    spark = sessions_of(None if known is None else SparkApplication(**known))
-    server = Server(config, ending, host, wire, spark, notes=notes, output=output)
+    spark = None if known is None else SparkApplication(**known)
+    server = Server(config, ending, host, wire, partial(sessions_of, spark), notes=notes, output=output)
     server.serve_one()
     server.finish()
     end_children()

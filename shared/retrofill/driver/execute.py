@@ -6,12 +6,13 @@ import os
 import random
 import threading
 from collections import deque
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Callable, ContextManager, Mapping, Protocol, Sequence
 
 from retrofill.driver.graph import choose, next_step, outcome
+from retrofill.log import write_error
 from retrofill.masking import masked
 from retrofill.protocol.definition import Task
 from retrofill.protocol.errors import error_info, whole_traceback
@@ -19,7 +20,6 @@ from retrofill.protocol.facts import ErrorInfo, Published
 from retrofill.states.task_run import TaskState
 
 S = TaskState
-STDERR = 2
 # Concurrent tasks of one run. Spark does the actual work.
 MAX_PARALLEL = 8
 MAX_DELAY_SECONDS = 86_400.0
@@ -176,19 +176,13 @@ class Execution:
             if isinstance(e, SystemExit) and e.code in (None, 0):
                 # As scripts and programs end that have done their work.
                 return None, None
-            _print(f"task {task.name}, try {tries} failed:\n{whole_traceback(e)}")
+            # As it is: reports have the user's frames only.
+            write_error(masked(f"task {task.name}, try {tries} failed:\n{whole_traceback(e)}"))
             return None, e
         finally:
             if os.getpid() != process:
                 # The task forked, and its child came back here: it must not report anything.
                 os._exit(0)
-
-
-def _print(text: str) -> None:
-    """Print a traceback as it is: reports have the user's frames only."""
-    # Past ``sys.stderr``, which is the user's code's to close or replace.
-    with suppress(OSError):  # nobody reads it
-        os.write(STDERR, masked(text).encode("utf-8", "backslashreplace"))
 
 
 def backoff(delay_seconds: float, tries: int) -> float:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Callable, NoReturn
 
+from retrofill.log import write_error
 from retrofill.masking import masked
 from retrofill.protocol.facts import ErrorInfo, as_json
 from retrofill.states.task_run import PROCESS_ENDED
@@ -278,9 +279,7 @@ class Parent:
             )
             status = 0
         except BaseException:  # noqa: BLE001 - nobody else would say what it was
-            with suppress(OSError):  # nobody reads it
-                # Past ``sys.stderr``, which is user code's to replace.
-                os.write(2, masked(traceback.format_exc()).encode("utf-8", "backslashreplace"))
+            write_error(masked(traceback.format_exc()))
         notes.leave(status)
 
 
