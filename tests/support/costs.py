@@ -16,7 +16,7 @@ _HEADER = struct.Struct(">qi")
 class Costs:
     """``commits``: transactions that wrote, so had to wait for a flush.
 
-    ``appends``: record batches in all topics, with those of transactions and offsets.
+    ``appends``: record batches in its topics, and those of transactions and offsets.
     """
 
     commits: int
@@ -31,7 +31,9 @@ def costs(made: Installation, kafka_log: Path) -> Costs:
     """The costs so far of an idle installation."""
     # Only a transaction that writes gets an id, so queries, also this one, do not count.
     commits = int(made.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text"))
-    return Costs(commits, sum(batches(segment) for segment in kafka_log.glob("*/*.log")))
+    # Its own topics and Kafka's: the broker may be deleting those of an earlier installation at this moment.
+    segments = (segment for name in (made.settings.topic_prefix, "__") for segment in kafka_log.glob(f"{name}*/*.log"))
+    return Costs(commits, sum(map(batches, segments)))
 
 
 def batches(segment: Path) -> int:
