@@ -63,6 +63,10 @@ class WrongUsage(UserError):
     """An argument that is invalid regardless of the state of the installation."""
 
 
+class InReview(UserError):
+    """What was waited for is in review: a person has to decide how it goes on."""
+
+
 class NotThere(UserError):
     """What is named does not exist."""
 

@@ -35,6 +35,7 @@ from retrofill.sdk.names import (
     check_name,
 )
 from retrofill.sdk.scripts import script_of, with_paths
+from retrofill.sdk.stages import stages
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
@@ -56,6 +57,8 @@ class TaskOptions(TypedDict, total=False):
 
     ``retries`` and ``retry_delay`` (seconds) default to the pipeline's. A try that takes longer than
     ``timeout`` (a timedelta, seconds, or text like ``"10m"``) is interrupted and fails.
+    ``writes_nothing``: nothing that readers see, so a backfill with a review may run it although it
+    stages nothing.
     """
 
     after: After
@@ -63,6 +66,7 @@ class TaskOptions(TypedDict, total=False):
     retries: int | None
     retry_delay: Delay | None
     timeout: Timeout | None
+    writes_nothing: bool
 
 
 class FunctionOptions(TaskOptions, total=False):
@@ -188,7 +192,13 @@ class Pipeline:
         ``file``: the pipeline's own, next to which the files of its scripts are looked for.
         """
         folder = None if file is None else Path(file).parent
-        tasks = [with_paths(task, folder) for task in self._tasks]
+        tasks = [
+            {
+                **with_paths(task, folder),
+                "stages": stages(self.functions[task["name"]]) if task["kind"] == "python" else None,
+            }
+            for task in self._tasks
+        ]
         return {"name": self.name, "tasks": tasks, **self._settings}
 
     def _decorate(self, kind: str, options: FunctionOptions, function: Any = None) -> Any:
@@ -221,6 +231,7 @@ class Pipeline:
             "timeout_seconds": _timeout(f"task {name!r}: timeout", options.get("timeout")),
             "submit": submit,
             "sparse": options.get("sparse", False),
+            "writes_nothing": options.get("writes_nothing", False),
         }
         self._tasks.append(checked("task", given))
 

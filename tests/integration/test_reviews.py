@@ -93,7 +93,8 @@ def test_what_is_discarded_is_never_published_and_a_retry_of_it_is_reviewed_agai
     assert "nothing to publish" in command(stack, id, BackfillPublishRequested()).body["message"]
     # The intervals are free again.
     again = cli("backfill", "retry", id, "--json").document["backfill_id"]
-    stack.wait_state(again, "in_review")
+    watched = cli("backfill", "watch", again)
+    assert watched.status == 3 and f"retrofill backfill publish {again}" in watched.err
     assert days(tmp_path) == written_by(stack, "before")
     assert cli("backfill", "show", again, "--json").document["budget"] == {"failed_runs": 3}
     assert cli("backfill", "publish", again, "--watch").status == 0

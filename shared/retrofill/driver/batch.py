@@ -27,7 +27,7 @@ from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.pipeline import Pipeline
 from retrofill.protocol.definition import Script, Task, known
 from retrofill.protocol.errors import error_info
-from retrofill.protocol.facts import Cost, SparkApplication
+from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication
 from retrofill.protocol.launch import Launch, Piece
 from retrofill.sdk.duration import timed_out
 from retrofill.sdk.scripts import located
@@ -37,6 +37,20 @@ from retrofill.tracing import span
 from retrofill.user_code.importing import Code, CodeMoved
 
 log = get_log(__name__)
+
+
+def _must_stage(task: Task) -> bool:
+    """Whether a review expects something of the task. Of a script, its arguments say so before it is requested."""
+    return task.kind == "python" and not task.writes_nothing and not task.sparse
+
+
+def _not_staged(task: str) -> ErrorInfo:
+    return error_info(
+        CannotStage(
+            f"task {task!r} staged nothing, although a review was asked for: what it wrote may be seen by readers already. Stage "
+            "it (run.stage, run.stage_table), or declare the task with writes_nothing=True if it writes nothing"
+        )
+    )
 
 
 Stuck = Callable[[Task, int, TaskTimedOut], object]
@@ -178,10 +192,15 @@ class Batch:
         except FAILURES as e:
             return Result(False, error_info(e), everywhere=True)
         trace = reporter.trace_of(piece.runs[0])
+        past_review: list[str] = []
 
         def body(task: Task) -> object:
             with span(f"task {task.name}", trace, pipeline=self._launch.pipeline.name) as of_task:
-                return self._body(pipeline, piece, staging, task, of_task)
+                returned = self._body(pipeline, piece, staging, task, of_task)
+            reviewed = self._launch.review and not self._launch.undoes
+            if reviewed and _must_stage(task) and not staging.has_staged(task.name):
+                past_review.append(task.name)
+            return returned
 
         tasks = self._launch.pipeline.tasks
         if piece.is_range:
@@ -189,7 +208,9 @@ class Batch:
             tasks = tuple(replace(task, retries=0) for task in tasks)
         used = {} if piece.is_range else piece.runs[0].tries
         around = partial(self._around, piece)
-        return Execution(tasks, body, reporter.of_tasks(piece), around=around, used=used).run()
+        result = Execution(tasks, body, reporter.of_tasks(piece), around=around, used=used).run()
+        # Not as an error of the task: its retry would write the same again.
+        return Result(False, _not_staged(past_review[0])) if result.succeeded and past_review else result
 
     @contextmanager
     def _around(self, piece: Piece, task: Task, try_number: int) -> Iterator[None]:

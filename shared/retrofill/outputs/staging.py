@@ -152,6 +152,12 @@ class Staging:
                 raise CannotStage(f"no task of this run has staged {path}: read the published output instead")
             return str((whole[0] if whole else self._staged[place]).folder / "new")
 
+    def has_staged(self, task: str) -> bool:
+        """Whether the task has asked for a place to stage output."""
+        with self._lock:
+            tasks = {each.task for each in self._partitioned} | {each.task for each in self._staged.values()}
+            return task in tasks or self.tables.has_staged(task)
+
     def seal(self) -> dict[int, tuple[str, ...]]:
         """Seal the staged outputs; returns them by run id: the tables, and the paths of the folders.
 

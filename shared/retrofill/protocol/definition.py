@@ -41,6 +41,7 @@ class Task:
     timeout_seconds: float | None = None
     submit: Script | None = None
     sparse: bool = False
+    writes_nothing: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Task:

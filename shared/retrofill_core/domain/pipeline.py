@@ -117,6 +117,21 @@ class TaskDefinition(Data):
     sparse: bool = Field(
         False, description="Whether it may stage output for some intervals of a range and none for others"
     )
+    writes_nothing: bool = Field(
+        False, description="Whether it writes nothing that readers see, so it stages nothing for a review either"
+    )
+    stages: bool | None = Field(
+        None, description="Of a function: whether its source stages what it writes; null if only a run can tell"
+    )
+
+    @property
+    def bypasses_reviews(self) -> bool:
+        """Whether all that it writes would be seen at once, although a review was asked for."""
+        if self.writes_nothing or self.kind == "branch":
+            return False
+        if self.submit is not None:
+            return not any("{stage:" in text for text in self.submit.templates)
+        return self.stages is False
 
     @model_validator(mode="after")
     def _submit_has_a_script(self) -> TaskDefinition:

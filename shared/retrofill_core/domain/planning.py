@@ -47,6 +47,7 @@ class Reason(StrEnum):
     CONF_TOO_LARGE = "conf_too_large"
     FINISH_BY_PAST = "finish_by_past"
     BUDGET_PAST = "budget_past"
+    NOT_REVIEWABLE = "not_reviewable"
     UNKNOWN_BACKFILL = "unknown_backfill"
     NOT_UNDOABLE = "not_undoable"
 
@@ -137,6 +138,19 @@ def unknown_pipeline(name: str, known: Iterable[str]) -> Rejection:
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "apply it first: retrofill pipelines apply FILE"
     return Rejection(Reason.UNKNOWN_PIPELINE, f"there is no pipeline {name!r}: {hint}")
+
+
+def not_reviewable(pipeline: PipelineDefinition) -> Rejection | None:
+    """The rejection of a review of what a task writes where readers see it at once."""
+    task = next((each for each in pipeline.tasks if each.bypasses_reviews), None)
+    if task is None:
+        return None
+    how = "run.stage or run.stage_table" if task.submit is None else "{stage:PATH} in its args or env"
+    return Rejection(
+        Reason.NOT_REVIEWABLE,
+        f"a review (publish, --review) is not possible: task {task.name!r} of {pipeline.name} stages nothing, so readers would "
+        f"see what it writes at once: stage that ({how}), or declare the task with writes_nothing=True if it writes nothing",
+    )
 
 
 def past(finish_by: datetime | None, budget_until: datetime | None, now: datetime) -> Rejection | None:

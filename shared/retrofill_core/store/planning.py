@@ -12,9 +12,19 @@ from sqlalchemy.dialects.postgresql import TSTZMULTIRANGE, Range
 from sqlalchemy.dialects.postgresql.ranges import MultiRange
 
 from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.domain.backfill import ACTIVE, BackfillState
+from retrofill_core.domain.backfill import ACTIVE, BackfillState, Publish
 from retrofill_core.domain.changed_schedule import schedule_changed
-from retrofill_core.domain.planning import Active, History, Intervals, Plan, Reason, Rejection, past, plan
+from retrofill_core.domain.planning import (
+    Active,
+    History,
+    Intervals,
+    Plan,
+    Reason,
+    Rejection,
+    not_reviewable,
+    past,
+    plan,
+)
 from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings
 from retrofill_core.store import overlaps
@@ -44,6 +54,7 @@ def decide(
     now, definition = database_now(conn), stored.definition
     refused = (
         _too_large(body, settings.max_conf_bytes)
+        or (not_reviewable(definition) if body.publish == Publish.REVIEW else None)
         or past(body.finish_by, body.budget_until, now)
         or schedule_changed(definition, body.expected, found, body.reprocess_behavior)
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from retrofill.errors import Interrupted, UserError, WrongUsage
+from retrofill.errors import InReview, Interrupted, UserError, WrongUsage
 from retrofill.sdk.names import MAX_BATCH
 from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
@@ -46,7 +46,10 @@ group = typer.Typer(name="backfill", help="Create, watch, change and cancel back
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id.", autocompletion=backfill_ids)]
 Watch = Annotated[
-    bool, typer.Option("--watch", help="Show progress until the backfill ends; exit status 1 unless it succeeds.")
+    bool,
+    typer.Option(
+        "--watch", help="Show progress until the backfill ends; exit status 1 unless it succeeds, 3 if it is in review."
+    ),
 ]
 
 
@@ -123,7 +126,7 @@ def show(
 
 @group.command("watch")
 def watch_(id: Id, as_json: AsJson = False) -> None:
-    """Show progress until the backfill ends; exit status 1 unless it succeeded."""
+    """Show progress until the backfill ends; exit status 1 unless it succeeded, 3 if it is in review."""
     progress = _watch(load_settings(), id, as_json)
     if as_json:
         print_json(_progress_as_json(progress))
@@ -319,7 +322,12 @@ def _progress_as_json(progress: Progress) -> dict[str, Any]:
 
 
 def _check_end(progress: Progress, *, asked_to_cancel: bool = False) -> None:
-    """Raises ``UserError`` unless the backfill succeeded, or was cancelled as requested."""
+    """Raises ``InReview``, or ``UserError`` unless the backfill succeeded or was cancelled as requested."""
+    if progress.state == BackfillState.IN_REVIEW:
+        raise InReview(
+            f"backfill {progress.id} is in review ({counts(progress.by_state)}): compare with retrofill backfill diff "
+            f"{progress.id}, then retrofill backfill publish {progress.id} or discard {progress.id}"
+        )
     if progress.state == BackfillState.SUCCEEDED or (asked_to_cancel and progress.state == BackfillState.CANCELLED):
         return
     hint = f": retrofill backfill show {progress.id}" if progress.state == BackfillState.FAILED else ""

@@ -71,7 +71,7 @@ COMMANDS = {
             "dry-run": "Show the runs that a request would create now. Publishes and writes nothing.",
             "list": "List backfills, newest first.",
             "show": "Show one backfill: counts, speed, failed runs with their errors, skipped intervals.",
-            "watch": "Show progress until the backfill ends; exit status 1 unless it succeeded.",
+            "watch": "Show progress until the backfill ends; exit status 1 unless it succeeded, 3 if it is in review.",
             "pause": "Start no new runs; runs in progress finish.",
             "resume": "Resume a paused backfill; one whose budget is used up needs another one (--budget none: no limits).",
             "diff": "Compare what a backfill in review has staged with what is published; largest changes first.",

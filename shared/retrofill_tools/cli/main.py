@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
-from retrofill.errors import Interrupted, NotConfigured, UserError, WrongUsage, first_line
+from retrofill.errors import InReview, Interrupted, NotConfigured, UserError, WrongUsage, first_line
 from retrofill_core.startup import importing
 from retrofill_tools.cli.commands import COMMANDS
 from retrofill_tools.cli.options import words
 
 REFUSED = 1
 INTERRUPTED = 130
-STATUS = {WrongUsage: 2, Interrupted: INTERRUPTED}
+STATUS = {WrongUsage: 2, InReview: 3, Interrupted: INTERRUPTED}
 
 
 def command_line(words: Sequence[str] | None = None) -> typer.Typer:

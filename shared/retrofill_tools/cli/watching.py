@@ -78,6 +78,11 @@ class Progress:
     def over(self) -> bool:
         return self.state in MACHINE.terminal
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing happens any more before somebody has reviewed it."""
+        return self.over or self.state == BackfillState.IN_REVIEW
+
 
 class Speed:
     """Runs a second over the last few seconds."""
@@ -109,7 +114,7 @@ def read_progress(engine: Engine, id: str) -> Progress:
 
 
 def watch(settings: Settings, id: str, *, quiet: bool = False) -> Progress:
-    """Show progress until the backfill ends; returns the final progress.
+    """Show progress until the backfill ends or is in review; returns the final progress.
 
     ``quiet`` shows nothing.
     """
@@ -131,12 +136,12 @@ def _listen(consumer: Consumer, settings: Settings, id: str) -> None:
 
 
 def readings(consumer: Consumer, engine: Engine, id: str) -> Iterator[Progress]:
-    """Yield the progress now and after events, rate-limited, until the backfill ends."""
+    """Yield the progress now and after events, rate-limited, until the backfill ends or is in review."""
     while True:
         began = time.monotonic()
         progress = read_progress(engine, id)
         yield progress
-        if progress.over:
+        if progress.settled:
             return
         cost = time.monotonic() - began
         _wait_for_event(consumer, id.encode(), began + max(1 / CHECKS_PER_SECOND, cost / LOAD))

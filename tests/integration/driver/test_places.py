@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow.parquet as pq
 import pytest
 from tests.integration.driver.world import World, submitting, world
@@ -54,3 +56,34 @@ def test_of_the_days_that_stage_their_root_one_is_published_and_the_next_is_told
         in error["message"]
     )
     assert set(pq.read_table(of.out / "root").column("day").to_pylist()) == {"2013-01-01"}
+
+
+REVIEWED = """
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+
+def days(run):
+    return run.spark.range(3).write
+
+def write(run, path):
+    days(run).parquet(run.stage(path) if run.conf["stages"] else path)
+
+@p.task(retries=2, writes_nothing=WRITES_NOTHING)
+def work(run):
+    write(run, run.conf["out"] + "/days")
+"""
+
+
+def test_a_reviewed_task_that_staged_nothing_fails_its_run_at_once_unless_it_was_declared(world: World) -> None:
+    executor = world.executor()
+    ends = {}
+    for stages, declared in ((True, False), (False, True), (False, False)):
+        code = REVIEWED.replace("WRITES_NOTHING", str(declared))
+        launch = replace(world.launch(code, stages=stages, out=f"{world.out}/{stages}-{declared}"), review=True)
+        executor.launch(launch)
+        world.host.ended()
+        (last,) = [each for each in world.bodies(launch) if each["type"] == "RunReported"]
+        ends[stages, declared] = (last["state"], (last.get("error") or {}).get("message", "")[:42])
+    # A retry of the task would have failed by itself: its directory is there already.
+    refused = ("failed", "task 'work' staged nothing, although a rev")
+    assert ends == {(True, False): ("succeeded", ""), (False, True): ("succeeded", ""), (False, False): refused}

@@ -24,6 +24,7 @@ from retrofill_core.domain.planning import (
     Rejection,
     SkipReason,
     find_intervals,
+    not_reviewable,
     plan,
     unknown_pipeline,
 )
@@ -365,3 +366,31 @@ def test_every_interval_gets_a_run_or_one_reason(schedule, zone, first, count, b
         assert not (runs and over > now)
         assert not (runs and begin in finished and behavior == "none")
         assert not (runs and finished.get(begin) == "succeeded" and behavior == "failed")
+
+
+IN_PLACE = {"name": "w", "kind": "submit", "submit": {"script": "/w.py", "args": ["--out", "/data"]}}
+BY_SCRIPT = {"name": "s", "kind": "submit", "submit": {"script": "/s.py", "env": {"OUT": "{stage:/data/{run.id}}"}}}
+READS = {"name": "r", "kind": "submit", "submit": {"script": "/r.py", "args": ["{staged:/data}"]}}
+SURE, UNSURE, STAGES = ({"name": name, "stages": stages} for name, stages in (("f", False), ("g", None), ("h", True)))
+CHOOSES = {"name": "b", "kind": "branch"}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "named"),
+    [
+        ([IN_PLACE], "'w'"),
+        ([BY_SCRIPT, READS], "'r'"),
+        ([STAGES, SURE], "'f'"),
+        ([{**SURE, "writes_nothing": False}], "'f'"),
+        ([BY_SCRIPT], None),
+        ([UNSURE, STAGES, CHOOSES], None),
+        ([{**IN_PLACE, "writes_nothing": True}, {**SURE, "writes_nothing": True}], None),
+    ],
+)
+def test_a_review_of_what_a_task_writes_in_place_is_refused(tasks, named):
+    refused = not_reviewable(pipeline(tasks=tasks))
+    assert (refused is None) == (named is None)
+    if refused is not None:
+        assert refused.reason == Reason.NOT_REVIEWABLE
+        assert named in refused.message and "writes_nothing=True" in refused.message
+        assert ("{stage:PATH}" in refused.message) == (named != "'f'")

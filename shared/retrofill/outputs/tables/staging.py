@@ -54,6 +54,11 @@ class TableStaging:
                 self._staged.pop(target, None)
                 del self._tasks[target]
 
+    def has_staged(self, task: str) -> bool:
+        """Whether the task has staged a table."""
+        with self._lock:
+            return task in self._tasks.values()
+
     def stage(
         self,
         task: str,
