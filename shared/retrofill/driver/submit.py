@@ -18,6 +18,7 @@ from typing import Mapping, Sequence
 from retrofill.driver.config import Config
 from retrofill.driver.ending import ending
 from retrofill.driver.environment import packed_file, with_environment
+from retrofill.driver.script_error import explained
 from retrofill.driver.script_fields import BadArgument, Fields
 from retrofill.masking import masked
 from retrofill.outputs.staging import Staging
@@ -31,7 +32,7 @@ from retrofill.spark.home import SparkHome
 from retrofill.spark.java import with_jars
 from retrofill.system.groups import lines_until_exit
 
-LAST_LINES, LINE_CHARS = 20, 500
+LAST_LINES, LINE_CHARS = 400, 500
 PY_FILES, JARS, FILES = "spark.submit.pyFiles", "spark.jars", "spark.files"
 # With the first two, the script's own Spark would become a Connect client; with the third, its
 # spark-submit would not read spark-env.sh, because that of the driver has.
@@ -41,7 +42,7 @@ GROUP = (sys.executable, "-IS", "-c", (pkgutil.get_data(__package__, "group.py")
 
 
 class SubmitFailed(Exception):
-    """The script's exit status was not 0. The message contains its last lines of standard error."""
+    """The script's exit status was not 0. The first line of the message has what it said of the cause."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ class Submits:
             if submission.cluster is not None:
                 # It may run on without the process that waited for it.
                 clusters.end(submission.cluster, [submission.tag])
-            raise SubmitFailed(f"{task.submit.script} ended with status {status}:\n" + "\n".join(last))
+            how = f"signal {-status}" if status < 0 else f"status {status}"
+            raise SubmitFailed(f"{task.submit.script} ended with {how}: {explained(last)}")
 
     def end(self) -> None:
         """Kill all running scripts and their child processes."""
@@ -185,8 +187,9 @@ class Submits:
             process = subprocess.Popen(
                 [*GROUP, *submission.command],
                 stdin=subprocess.PIPE,
-                stdout=sys.stderr.fileno(),
-                stderr=subprocess.PIPE,
+                # Some print their errors there.
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 env=submission.environment,
                 text=True,
                 errors="replace",
@@ -211,15 +214,15 @@ def _send(process: subprocess.Popen[str], line: str) -> None:
 
 
 def _pass_on(process: subprocess.Popen[str]) -> list[str]:
-    """Copy the script's standard error to ours until it exits, then kill its group.
+    """Copy the script's output to our standard error until it exits, then kill its group.
 
     Returns the last lines, masked.
     """
     last: deque[str] = deque(maxlen=LAST_LINES)
-    assert process.stderr is not None
+    assert process.stdout is not None
     begins = True
     # In pieces: a progress bar may end no line at all.
-    for piece in lines_until_exit(process, process.stderr, MAX_SEARCHED):
+    for piece in lines_until_exit(process, process.stdout, MAX_SEARCHED):
         if begins:
             # Of the first piece only: the next one may begin with half of a secret.
             last.append(piece[:MAX_SEARCHED].rstrip())

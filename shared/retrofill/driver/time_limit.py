@@ -10,6 +10,7 @@ import threading
 from types import TracebackType
 from typing import Callable
 
+from retrofill.driver.submit import SubmitFailed
 from retrofill.log import get_log
 
 log = get_log(__name__)
@@ -17,7 +18,11 @@ GRACE_SECONDS = 10.0
 
 
 class TaskTimedOut(Exception):
-    """A try of a task took longer than the task's ``timeout``."""
+    """A try of a task took longer than the task's ``timeout``. The text of one of a script has its last lines."""
+
+    def __str__(self) -> str:
+        said = f"\n{self.__cause__}" if isinstance(self.__cause__, SubmitFailed) else ""
+        return f"{super().__str__()}{said}"
 
 
 class TimeLimit:

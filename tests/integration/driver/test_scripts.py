@@ -97,3 +97,35 @@ def test_what_a_script_writes_to_its_template_is_checked_by_the_next_and_publish
     last = ["RunStaged", "RunReported succeeded", "AttemptEnded done"]
     assert submitting.fields(launch)[-3:] == last, submitting.log(launch)
     assert pq.read_table(submitting.out / "figures" / "day=2013-01-01").num_rows == 3
+
+
+FAILING = """
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+p.submit("load", "load.py")
+"""
+FAILS = {
+    "its own error": ("sys.exit('no rows for 2013-01-01')", "no rows for 2013-01-01"),
+    "of a worker": (
+        "spark.sparkContext.parallelize([0], 1).map(lambda n: 1 / n).collect()",
+        "ZeroDivisionError: division by zero",
+    ),
+    "of Spark": (
+        "spark.sql('SELECT amount FROM range(1)')",
+        "pyspark.errors.exceptions.captured.AnalysisException: [UNRESOLVED_COLUMN",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", some(FAILS, "of a worker"))
+def test_the_error_of_a_run_begins_with_what_its_script_said_of_the_cause(submitting: World, name: str) -> None:
+    text, cause = FAILS[name]
+    session = "from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()"
+    (submitting.out / "load.py").write_text(f"import sys\n{session}\n{text}\n")
+    launch = submitting.launch(FAILING)
+    submitting.executor(script_allow=[f"{submitting.out}/*"]).launch(launch)
+    assert submitting.host.ended(800).reported, submitting.log(launch)
+    (ended,) = [each for each in submitting.bodies(launch) if each["type"] == "RunReported"]
+    first, *others = ended["error"]["message"].splitlines()
+    assert first.startswith(f"{submitting.out}/load.py ended with status 1: {cause}"), ended
+    assert not any("site-packages" in line for line in others)

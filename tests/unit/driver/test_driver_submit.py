@@ -136,9 +136,16 @@ def test_a_script_that_succeeds(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "x"
 
 
-def test_a_script_that_fails_tells_its_last_lines(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=r"(?s)ended with status 3.*the reason$"):
-        run(tmp_path, "import sys; print('the reason', file=sys.stderr); sys.exit(3)")
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_the_first_line_of_a_failed_scripts_error_is_its_own_wherever_it_printed_that(
+    tmp_path: Path, stream: str
+) -> None:
+    with pytest.raises(Failed, match=r"ended with status 3: the reason\n26/11/28 10:00:01 WARN Spark: slow$"):
+        run(
+            tmp_path,
+            f"import sys; print('26/11/28 10:00:01 WARN Spark: slow', flush=True); print('the reason', file=sys.{stream}); "
+            "sys.exit(3)",
+        )
 
 
 def test_no_cut_of_what_a_script_said_shows_half_of_a_secret(tmp_path: Path) -> None:
@@ -154,7 +161,8 @@ def test_of_a_line_that_does_not_end_the_error_has_the_start(tmp_path: Path) -> 
     said = "x" * LINE_CHARS + "\r5 %" * 1_000_000
     with pytest.raises(Failed) as failed:
         run(tmp_path, f"import sys; print({said!r} + chr(10) + 'the reason', file=sys.stderr); sys.exit(3)")
-    assert str(failed.value).splitlines()[1:] == ["x" * LINE_CHARS, "the reason"]
+    first, *others = str(failed.value).splitlines()
+    assert first.endswith("status 3: the reason") and others == ["x" * LINE_CHARS]
 
 
 def test_the_log_has_a_line_that_does_not_end_before_the_script_does(
@@ -271,7 +279,7 @@ def test_a_script_ends_with_its_own_exit_though_it_left_a_process_that_holds_its
 
     threading.Thread(target=task, daemon=True).start()
     try:
-        assert fields.get(timeout=20).endswith("ended with status 1:\nthe reason")
+        assert fields.get(timeout=20).endswith("ended with status 1: the reason")
         if not escapes:
             wait_until(lambda: gone(int(pid.read_text())))
     finally:

@@ -18,7 +18,6 @@ from tests.unit.driver.test_driver_submit import launch as script_launch
 from retrofill.driver import time_limit
 from retrofill.driver.config import Config
 from retrofill.driver.execute import Execution
-from retrofill.driver.submit import SubmitFailed
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.facts import ErrorInfo
@@ -184,7 +183,9 @@ def test_a_script_ends_with_all_that_it_started(tmp_path: Path) -> None:
         f"pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
     )
     script = tmp_path / "script.py"
-    script.write_text(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])")
+    script.write_text(
+        f"import subprocess, sys; print('loading', flush=True); subprocess.run([sys.executable, '-c', {child!r}])"
+    )
     made = script_launch(str(script))
     other, mine = Plain(Config(), made), Plain(Config(), made)
     of: Any = made.pipeline.tasks[0]
@@ -197,7 +198,7 @@ def test_a_script_ends_with_all_that_it_started(tmp_path: Path) -> None:
 
     with pytest.raises(TaskTimedOut) as raised, TimeLimit(0.01, OVER, interrupt, lambda e: None):
         mine.run(of, made.pieces[0], Staging(made, made.pieces[0]))
-    assert isinstance(raised.value.__cause__, SubmitFailed)
+    assert str(raised.value) == f"too long\n{script} ended with signal 9: loading"
     wait_until(lambda: gone(int(pid.read_text())))
 
 

@@ -1,0 +1,93 @@
+"""Finds in the output of a failed script what its author would look for."""
+
+from __future__ import annotations
+
+import re
+from typing import Sequence
+
+# The first line of a record in a log: of log4j as Spark ships it or as JSON, of java.util.logging, of Python's logging.
+_RECORD = re.compile(
+    r"\s*\[?\d{2,4}[-/.]\d{2}[-/.]\d{2}[T ]\d{2}:\d{2}:\d{2}|(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL):"
+    r'|\{"(?:ts|time|timestamp|@timestamp)"'
+)
+_SEVERE = re.compile(r".{0,120}?\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b")
+_NOISE = re.compile(
+    r"\s*$|\s*\[Stage \d+:|Using Spark's default|Setting default log level|To adjust logging level|(?:NOTE: )?Picked up "
+    r"|WARNING: Using incubator|[\s|+]*-+[-\d ]*$|\s+at \S+\(.*\)\s*$|\s*\.\.\. \d+ (?:more|common frames omitted)\s*$"
+)
+# What follows the first line of a record: the stack trace of an error, without its frames.
+_OF_RECORD = re.compile(r"\s(?!\s*File )|Caused by: |[\w.$]+(?:Exception|Error)\b")
+_TRACEBACK = "Traceback (most recent call last):"
+# Before the lines of a group of errors.
+_OF_GROUP = re.compile(r"\s*[|+] ")
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line \d+')
+_NOT_THE_USERS = re.compile(
+    r"[/\\](?:site-packages|dist-packages|pyspark\.zip|py4j-[^/\\]*\.zip)[/\\]|[/\\]lib[/\\]python3|^<frozen "
+)
+# What spark-submit and Java say of what ended them.
+_OF_JAVA = re.compile(r'Exception in thread "[^"]*" |Error: ')
+MAX_LINES = 20
+
+
+def explained(lines: Sequence[str]) -> str:
+    """The cause in the first line, then what was said with it, then the last lines of logs.
+
+    ``lines``: the last ones of the output. The cause is the error of the last Python traceback, unless something else was
+    said after that, as the text of ``sys.exit``; without a traceback, what Java said of its end.
+    """
+    said, logged, severe = _apart(lines)
+    texts = list(said.values())
+    begins = max((n for n, line in enumerate(texts) if line.rstrip().endswith(_TRACEBACK)), default=None)
+    found = _traced(list(said), texts, begins) if begins is not None else []
+    if not found:
+        of_java = [n for n, line in enumerate(texts) if _OF_JAVA.match(line)]
+        found = texts[of_java[0] :] if of_java else [*texts[-1:], *texts[-MAX_LINES:-1]]
+    if not found:
+        found = severe[-1:]
+    return "\n".join(
+        [found[0].strip() if found else "it said nothing", *found[1 : 2 * MAX_LINES], *logged[-MAX_LINES // 2 :]]
+    )
+
+
+def _apart(lines: Sequence[str]) -> tuple[dict[int, str], list[str], list[str]]:
+    """What was said outside of logs, by number of the line; the lines of logs; and those of errors among these."""
+    said: dict[int, str] = {}
+    logged: list[str] = []
+    severe: list[str] = []
+    in_record = False
+    kept = (_OF_GROUP.sub("", line, count=1) for line in lines if not _NOISE.match(line))
+    for number, line in enumerate(kept):
+        traceback = line.rstrip().endswith(_TRACEBACK)
+        in_record = bool(_RECORD.match(line)) or (in_record and bool(_OF_RECORD.match(line)))
+        if traceback and not (_RECORD.match(line) and not _SEVERE.match(line)):
+            # Of an error: what follows is as good as said.
+            in_record = False
+        if in_record:
+            logged.append(line)
+            if _RECORD.match(line) and _SEVERE.match(line):
+                severe.append(line)
+        else:
+            said[number] = line
+    return said, logged, severe
+
+
+def _traced(numbers: Sequence[int], texts: Sequence[str], begins: int) -> list[str]:
+    """The error of the traceback that begins there, and its frames; or before these, what was said apart from it later."""
+    end = next((n for n in range(begins + 1, len(texts)) if not texts[n][0].isspace()), len(texts))
+    over = next((n for n in range(end, len(texts)) if numbers[n] != numbers[n - 1] + 1), len(texts))
+    frames = _users(texts[begins + 1 : end])
+    traced = [*texts[end:over][:MAX_LINES], *([_TRACEBACK, *frames] if frames else [])]
+    return [*reversed(texts[over:][-1:]), *texts[over:-1], *traced]
+
+
+def _users(lines: Sequence[str]) -> list[str]:
+    """The lines of the user's frames, or all if none is."""
+    frames: list[tuple[bool, list[str]]] = []
+    for line in lines:
+        found = _FRAME.match(line)
+        if found:
+            frames.append((not _NOT_THE_USERS.search(found["file"]), [line]))
+        elif frames:
+            frames[-1][1].append(line)
+    users = [text for is_users, text in frames if is_users] or [text for _, text in frames]
+    return [line for text in users for line in text]
