@@ -8,10 +8,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
+from zoneinfo import ZoneInfo
 
 from retrofill_core.domain.backfill import ReprocessBehavior
 from retrofill_core.domain.coverage import NOT_COVERED, Cover, Finished, covers, latest
@@ -109,13 +110,15 @@ class Plan:
     """Intervals, each ``skipped`` for a reason or ``None``.
 
     ``recognized``: which of them exist already by runs of other intervals, as after a change of the
-    schedule. ``partly_done``: which get a run although such runs have done a part of them.
+    schedule. ``partly_done``: which get a run although such runs have done a part of them. ``failed``:
+    which are skipped although they are not done.
     """
 
     intervals: Intervals
     skipped: Sequence[SkipReason | None]
     recognized: Sequence[int] = ()
     partly_done: Sequence[int] = ()
+    failed: Sequence[int] = ()
 
     @property
     def runs(self) -> int:
@@ -253,6 +256,7 @@ def plan(
     first_not_over = min(max(first_inside, bisect_right(found.ends, now)), first_beyond)
     skipped: list[SkipReason | None] = [SkipReason.OUTSIDE_DATES] * first_inside
     recognized: list[int] = []
+    failed: list[int] = []
     partly_done: list[int] = []
     if not history.finished:
         skipped += [None] * (first_not_over - first_inside)
@@ -265,14 +269,16 @@ def plan(
         skipped.append(SkipReason.ALREADY_EXISTS if done else None)
         if done and cover.by_others:
             recognized.append(number)
+        if done and not cover.succeeded:
+            failed.append(number)
         if not done and cover.by_others and not cover.succeeded:
             partly_done.append(number)
     skipped += [SkipReason.NOT_OVER_YET] * (first_beyond - first_not_over)
     skipped += [SkipReason.OUTSIDE_DATES] * (len(found.starts) - first_beyond)
-    made = Plan(found, skipped, tuple(recognized), tuple(partly_done))
+    made = Plan(found, skipped, tuple(recognized), tuple(partly_done), tuple(failed))
     if made.runs == 0:
         why = ", ".join(f"{count:,} {reason}" for reason, count in made.skipped_counts.items())
-        hint = _nothing_hint(made, reprocess)
+        hint = _nothing_hint(pipeline, made, reprocess)
         return Rejection(Reason.NOTHING_TO_RUN, f"nothing to run: of {len(skipped):,} data intervals {why}{hint}")
     return made
 
@@ -299,12 +305,30 @@ def _is_done(cover: Cover, reprocess: ReprocessBehavior) -> bool:
     return cover.succeeded or (reprocess == ReprocessBehavior.NONE and cover.finished)
 
 
-def _nothing_hint(made: Plan, reprocess: ReprocessBehavior) -> str:
+def _nothing_hint(pipeline: PipelineDefinition, made: Plan, reprocess: ReprocessBehavior) -> str:
     if SkipReason.ALREADY_EXISTS not in made.skipped:
         return ""
-    behavior = "'failed' or 'completed'" if reprocess == ReprocessBehavior.NONE else "'completed'"
     others = f", {len(made.recognized):,} of them by runs of other intervals" if made.recognized else ""
+    if made.failed:
+        return f"{others}, and {_failed_hint(pipeline, made)}"
+    behavior = "'failed' or 'completed'" if reprocess == ReprocessBehavior.NONE else "'completed'"
     return f"{others} (reprocess_behavior {behavior} runs them again)"
+
+
+def _failed_hint(pipeline: PipelineDefinition, made: Plan) -> str:
+    """Which intervals failed, and how they are run again, and no others of the range that are done."""
+    starts, zone = made.intervals.starts, ZoneInfo(pipeline.timezone)
+    moments = [start.astimezone(zone) for start in starts]
+    # A bare date would mean all intervals of a day.
+    whole_days = all(each.time() == time.min for each in moments)
+    plain = [_plain(moments[n].date() if whole_days else moments[n]) for n in made.failed]
+    named = ", ".join(plain[:3]) + (f" and {len(plain) - 3:,} more" if len(plain) > 3 else "")
+    # Between the first and the last may be intervals that nobody asked for.
+    gaps = len(made.intervals.parts) > 1
+    command = f"--dates {','.join(plain)}" if gaps and len(plain) <= 10 else f"--from {plain[0]} --to {plain[-1]}"
+    whole = f"retrofill backfill create {pipeline.name} {command} --reprocess failed"
+    how = "request the same again with --reprocess failed" if gaps and len(plain) > 10 else whole
+    return f"{len(plain):,} of these failed ({named}); to run them again: {how}"
 
 
 def _pipeline_dates(pipeline: PipelineDefinition) -> tuple[datetime, datetime]:

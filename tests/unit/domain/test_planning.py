@@ -243,7 +243,8 @@ def test_each_reason_with_each_behavior(finished, behavior, expected, over, outs
         expected = SkipReason.NOT_OVER_YET
     if outside:
         expected = SkipReason.OUTSIDE_DATES
-    assert made == Plan(between(found), [None, expected])
+    left = (1,) if (finished, expected) == ("failed", SkipReason.ALREADY_EXISTS) else ()
+    assert made == Plan(between(found), [None, expected], failed=left)
     assert made.skipped_counts == ({} if expected is None else {str(expected): 1})
     assert made.runs == (2 if expected is None else 1)
 
@@ -281,7 +282,7 @@ def test_an_overlap_names_the_winner():
     [
         ("none", "succeeded", "'failed' or 'completed'"),
         ("failed", "succeeded", "(reprocess_behavior 'completed'"),
-        ("none", "failed", "'failed' or 'completed'"),
+        ("none", "failed", "3 of these failed (2024-01-01, 2024-01-02, 2024-01-03); to run them again: "),
     ],
 )
 def test_nothing_to_run_counts_the_reasons_and_says_what_would_run_them(behavior, finished, hint):
@@ -394,3 +395,40 @@ def test_a_review_of_what_a_task_writes_in_place_is_refused(tasks, named):
         assert refused.reason == Reason.NOT_REVIEWABLE
         assert named in refused.message and "writes_nothing=True" in refused.message
         assert ("{stage:PATH}" in refused.message) == (named != "'f'")
+
+
+@pytest.mark.parametrize(
+    ("more", "asked", "failed", "command"),
+    [
+        ({}, days(5), days(5)[1:3], "--from 2024-01-02 --to 2024-01-03"),
+        ({}, days(5), days(5)[:1], "--from 2024-01-01 --to 2024-01-01"),
+        ({}, [days(9)[0], days(9)[4], days(9)[8]], [days(9)[0], days(9)[8]], "--dates 2024-01-01,2024-01-09"),
+        (
+            {"schedule": "@hourly"},
+            [START + timedelta(hours=n) for n in range(3)],
+            [START],
+            "--from 2024-01-01T00:00:00+00:00 --to 2024-01-01T00:00:00+00:00",
+        ),
+        (
+            {"schedule": "@hourly", "timezone": "Asia/Kolkata"},
+            [START + timedelta(minutes=30) + timedelta(hours=n) for n in range(3)],
+            [START + timedelta(minutes=30)],
+            "--from 2024-01-01T06:00:00+05:30 --to 2024-01-01T06:00:00+05:30",
+        ),
+    ],
+)
+def test_where_failed_intervals_are_left_alone_the_whole_command_runs_them_and_no_others(more, asked, failed, command):
+    of = pipeline(**more)
+    length = timedelta(hours=1) if more else DAY
+    found = Intervals(asked, [start + length for start in asked])
+    history = History(
+        (),
+        [
+            Finished(n, start, start + length, "failed" if start in failed else "succeeded")
+            for n, start in enumerate(asked)
+        ],
+    )
+    answer = plan(of, found, history, ReprocessBehavior.NONE, FAR)
+    assert isinstance(answer, Rejection)
+    assert answer.message.endswith(f": retrofill backfill create flights {command} --reprocess failed")
+    assert f" and {len(failed)} of these failed (" in answer.message
