@@ -19,12 +19,13 @@ from retrofill.driver.config import Config
 from retrofill.driver.ending import ending
 from retrofill.driver.environment import packed_file, with_environment
 from retrofill.driver.script_error import explained
-from retrofill.driver.script_fields import BadArgument, Fields
+from retrofill.driver.script_fields import Fields
 from retrofill.masking import masked
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.definition import Script, Task
 from retrofill.protocol.errors import MAX_SEARCHED
 from retrofill.protocol.launch import Launch, Piece
+from retrofill.protocol.script_texts import BadArgument
 from retrofill.spark import clusters
 from retrofill.spark.clusters import Cluster
 from retrofill.spark.clusters.find import cluster_of

@@ -1,9 +1,14 @@
-"""``file:`` URIs as Hadoop reads them: ``#`` and ``?`` are ordinary characters of a path, which ``urlsplit`` would end at."""
+"""Absolute paths, and ``file:`` URIs as Hadoop reads them: ``#`` and ``?`` are ordinary characters, unlike for ``urlsplit``."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from urllib.parse import unquote
 
+from retrofill.outputs.cannot_stage import CannotStage
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _FILE = re.compile(r"file:(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.DOTALL | re.IGNORECASE)
 
 
@@ -11,3 +16,29 @@ def path_in(uri: str) -> str | None:
     """The absolute path in a ``file:`` URI of this machine, as written; ``None`` if it is none."""
     found = _FILE.fullmatch(uri)
     return None if found is None else found.group(1)
+
+
+def local_path(path: str) -> Path:
+    """The directory of an absolute path or ``file:`` URI. Raises ``CannotStage`` for anything else.
+
+    Publication needs a rename of directories that is atomic and fails if the source is missing, as
+    on POSIX.
+    """
+    local, other = path_in(str(path)), _SCHEME.match(str(path))
+    if local is not None:
+        path = unquote(local)
+    elif other is not None:
+        raise CannotStage(
+            f"{path} cannot be staged: {other.group(1)}: has no atomic rename of directories; use a local or shared POSIX file "
+            "system, or write a table with run.stage_table"
+        )
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise CannotStage(f"{path!r} cannot be staged: its name is not UTF-8") from None
+    target = Path(path)
+    if not target.is_absolute() or target == Path(target.anchor):
+        raise CannotStage(f"{path!r} cannot be staged: give the absolute path of a directory")
+    if ".." in target.parts:
+        raise CannotStage(f"{path!r} cannot be staged: write it without '..'")
+    return target

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Collection, Mapping, Sequence
-from urllib.parse import unquote
 
 from retrofill.outputs.cannot_stage import CannotStage
-from retrofill.outputs.file_uri import path_in
+from retrofill.outputs.file_uri import local_path
 from retrofill.outputs.kept import PLACE, copy, find_before, key_of, put_marker
 from retrofill.outputs.places import Claim, Owner, cure, real, refuse_taken
 from retrofill.outputs.publication import Written, own_folder, seal
@@ -24,7 +22,6 @@ from retrofill.protocol.launch import Launch, LaunchedRun, Piece
 MAX_OUTPUTS = 1000
 # One message contains all outputs of a run, as JSON. ``RETROFILL_MAX_MESSAGE_BYTES`` has room for these.
 MAX_OUTPUTS_BYTES = 200_000
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 @dataclass(frozen=True)
@@ -328,29 +325,3 @@ def _check_size(outputs: Sequence[str]) -> None:
             f"the paths and tables that a run stages have {size:,} bytes; the limit is {MAX_OUTPUTS_BYTES:,}: "
             "stage their parent directory"
         )
-
-
-def local_path(path: str) -> Path:
-    """The directory of an absolute path or ``file:`` URI. Raises ``CannotStage`` for anything else.
-
-    Publication needs a rename of directories that is atomic and fails if the source is missing, as
-    on POSIX.
-    """
-    local, other = path_in(str(path)), _SCHEME.match(str(path))
-    if local is not None:
-        path = unquote(local)
-    elif other is not None:
-        raise CannotStage(
-            f"{path} cannot be staged: {other.group(1)}: has no atomic rename of directories; use a local or shared POSIX file "
-            "system, or write a table with run.stage_table"
-        )
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise CannotStage(f"{path!r} cannot be staged: its name is not UTF-8") from None
-    target = Path(path)
-    if not target.is_absolute() or target == Path(target.anchor):
-        raise CannotStage(f"{path!r} cannot be staged: give the absolute path of a directory")
-    if ".." in target.parts:
-        raise CannotStage(f"{path!r} cannot be staged: write it without '..'")
-    return target

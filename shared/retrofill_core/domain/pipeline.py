@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, model_validator
 
+from retrofill.protocol.script_texts import check
 from retrofill.sdk.names import (
     DEFAULT_POOL,
     MAX_BATCH,
@@ -77,6 +78,11 @@ class SubmitScript(Data):
     deploy_mode: Literal["client", "cluster"] = Field(
         "client", description="Where its driver runs: beside the run's driver, or in the cluster (YARN, Kubernetes)"
     )
+
+    @model_validator(mode="after")
+    def _texts_can_be_filled_in(self) -> SubmitScript:
+        check(self.templates)
+        return self
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -260,10 +266,11 @@ def check_scripts_of_ranges(tasks: tuple[TaskDefinition, ...]) -> None:
                 f"task {task.name!r}: with batch_mode='range', a script cannot stage, as each interval has an output of its "
                 "own: use batch_mode='each', or a task that is a function"
             )
-        if task.submit is not None and not any("{interval.end" in text for text in task.submit.templates):
+        whole = ("{interval.end", "{interval.last_day")
+        if task.submit is not None and not any(name in text for text in task.submit.templates for name in whole):
             raise ValueError(
                 f"task {task.name!r}: with batch_mode='range', a script must process up to the end of the range: "
-                "pass {interval.end} in its args or env"
+                "pass {interval.end} or {interval.last_day} in its args or env"
             )
 
 

@@ -49,6 +49,7 @@ class Reason(StrEnum):
     FINISH_BY_PAST = "finish_by_past"
     BUDGET_PAST = "budget_past"
     NOT_REVIEWABLE = "not_reviewable"
+    BAD_ARGUMENTS = "bad_arguments"
     UNKNOWN_BACKFILL = "unknown_backfill"
     NOT_UNDOABLE = "not_undoable"
 

@@ -31,6 +31,7 @@ from retrofill_core.store import overlaps
 from retrofill_core.store.arrays import CHUNK, Arrays
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.pipelines import StoredPipeline
+from retrofill_core.store.script_arguments import unfillable
 from retrofill_core.store.tables import Moment, backfill, backfill_interval, run
 
 # First key of our advisory locks; the second is the pipeline's number.
@@ -57,6 +58,7 @@ def decide(
         or (not_reviewable(definition) if body.publish == Publish.REVIEW else None)
         or past(body.finish_by, body.budget_until, now)
         or schedule_changed(definition, body.expected, found, body.reprocess_behavior)
+        or unfillable(definition, body.conf, found)
     )
     if refused is not None:
         return refused, History()

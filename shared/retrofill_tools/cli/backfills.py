@@ -79,7 +79,7 @@ def dry_run(options: BackfillOptions, as_json: AsJson = False) -> None:
     if isinstance(found, Refusal):
         raise UserError(found.rejection.message)
     if not as_json:
-        warn([] if found.pool_wait is None else [found.pool_wait])
+        warn([*([] if found.pool_wait is None else [found.pool_wait]), *found.notes])
         print_plan(found)
         print_text(expectation(found.expected))
 

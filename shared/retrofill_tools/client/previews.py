@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -21,6 +21,7 @@ from retrofill_core.store.clock import database_now
 from retrofill_core.store.pipelines import StoredPipeline
 from retrofill_core.store.planning import decide
 from retrofill_core.store.progress import history
+from retrofill_core.store.script_arguments import shared_places
 from retrofill_tools.client.backfills import TimeLeft, time_left
 from retrofill_tools.client.hosts import serving, why_unserved
 from retrofill_tools.client.pipelines import find_pipeline
@@ -60,12 +61,13 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Preview:
-    """A plan, what it would take, and why it would wait."""
+    """A plan, what it would take, why it would wait, and what else one should know before it runs."""
 
     definition: PipelineDefinition
     plan: Plan
     expected: Expectation
     pool_wait: str | None
+    notes: Sequence[str] = ()
     # What finished runs have done in the range.
     done: Sequence[Stretch] = ()
 
@@ -111,6 +113,7 @@ class Preview:
             "expected": self.expected,
             "pool": self.definition.pool,
             "pool_wait": self.pool_wait,
+            "notes": list(self.notes),
         }
 
 
@@ -145,8 +148,23 @@ def look_ahead(conn: Connection, settings: Settings, request: BackfillRequested)
         decision,
         expectation(conn, stored, decision.runs, request.max_active_runs),
         why_unserved(conn, stored.definition.pool),
+        list(_notes(conn, stored.definition, request, decision)),
         latest(known.finished),
     )
+
+
+def _notes(conn: Connection, definition: PipelineDefinition, request: BackfillRequested, made: Plan) -> Iterator[str]:
+    at_once, seats = _at_once(definition, request.max_active_runs), _seats(conn, definition)
+    for task in definition.tasks:
+        if task.bypasses_reviews:
+            parallel = f", by up to {at_once:,} runs in parallel" if min(at_once, made.runs) > 1 else ""
+            yield (
+                f"task {task.name!r} stages nothing: readers see what it writes at once{parallel} (if it writes nothing, "
+                "declare it with writes_nothing=True)"
+            )
+    if 0 < seats < min(at_once, made.runs):
+        yield f"{at_once:,} attempts may be live at once, but the hosts of pool {definition.pool} have {seats:,} seats"
+    yield from shared_places(definition, request.conf, made.intervals)
 
 
 def preview(
@@ -201,11 +219,8 @@ def expectation(conn: Connection, stored: StoredPipeline, runs: int, max_active_
     """
     definition = stored.definition
     past = history(conn, stored.no, database_now(conn))
-    submits = definition.executor == "spark-submit"
-    there = serving(conn, definition.pool)
-    seats = sum(host.busy + host.warm + (host.cold if submits else 0) for host in there)
-    at_once = min(max_active_runs or definition.max_active_runs, definition.max_active_runs)
-    drivers = min(at_once, seats or at_once)
+    at_once = _at_once(definition, max_active_runs)
+    drivers = min(at_once, _seats(conn, definition) or at_once)
     found = estimate(past.took, Left(runs, (), 0.0, past.ranges), drivers)
     if found is None:
         return Expectation(None, None, NO_HISTORY)
@@ -217,3 +232,14 @@ def expectation(conn: Connection, stored: StoredPipeline, runs: int, max_active_
         core_hours=None if of is None else round(of * runs / 3600, 3),
         why=f"from {measured:,} runs of the last {'day' if days == 1 else f'{days:,} days'}",
     )
+
+
+def _at_once(definition: PipelineDefinition, asked: int | None) -> int:
+    return min(asked or definition.max_active_runs, definition.max_active_runs)
+
+
+def _seats(conn: Connection, definition: PipelineDefinition) -> int:
+    """Of all hosts of its pool, those of its executor."""
+    submits = definition.executor == "spark-submit"
+    there = serving(conn, definition.pool)
+    return sum(host.busy + host.warm + (host.cold if submits else 0) for host in there)

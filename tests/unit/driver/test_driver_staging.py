@@ -11,9 +11,10 @@ import pytest
 from tests.unit.driver.launches import launch_of, run_of
 
 from retrofill.outputs.cannot_stage import CannotStage
+from retrofill.outputs.file_uri import local_path
 from retrofill.outputs.kept import AREA, MARKER, key_of
 from retrofill.outputs.publication import sealed_folder
-from retrofill.outputs.staging import MAX_OUTPUTS, Staging, local_path
+from retrofill.outputs.staging import MAX_OUTPUTS, Staging
 
 
 def staging_of(run_id: int) -> Staging:

@@ -21,13 +21,14 @@ import pytest
 from tests.unit.driver.launches import launch_of, run_of
 
 from retrofill.driver.config import Config
-from retrofill.driver.script_fields import BadArgument, Fields
+from retrofill.driver.script_fields import Fields
 from retrofill.driver.submit import GROUP, LINE_CHARS, Submission, Submits
 from retrofill.driver.submit import SubmitFailed as Failed
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.definition import Script, Task
 from retrofill.protocol.launch import Launch
+from retrofill.protocol.script_texts import BadArgument
 from retrofill.spark.clusters import tag_of
 from retrofill.spark.home import read_properties
 
@@ -86,7 +87,7 @@ def test_arguments_are_filled_in(arg: str, filled: str) -> None:
     assert fields_of(launch()).fill([arg]) == [filled]
 
 
-@pytest.mark.parametrize("arg", ["{run.secret}", "{conf.__class__}", "{0}", "{}", "{interval.start.year}", "{os}"])
+@pytest.mark.parametrize("arg", ["{run.secret}", "{run.__class__}", "{0}", "{}", "{interval.start.year}", "{os}"])
 def test_nothing_else_can_be_reached(arg: str) -> None:
     with pytest.raises(BadArgument, match=r"use interval\.start"):
         fields_of(launch()).fill([arg])

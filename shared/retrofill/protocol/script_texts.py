@@ -1,0 +1,177 @@
+"""The texts of scripts with fields that are filled in for each run, like ``{interval.start-28d:%Y-%m-%d}``."""
+
+from __future__ import annotations
+
+import calendar
+import difflib
+import re
+import string
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
+from typing import Any, Callable, Mapping, Sequence
+
+_UNITS = "min|mo|s|h|d|w|y"
+_MOMENT = re.compile(
+    rf"(?P<name>interval\.(?:start|end|last_day)|run\.logical_date)(?P<form>_utc|_epoch)?(?P<steps>(?:[+-]\d{{1,5}}(?:{_UNITS}))*)"
+)
+_STEP = re.compile(rf"([+-]\d{{1,5}})({_UNITS})")
+# As Airflow and others write a field. Without blanks it may be a literal brace of ours.
+_JINJA = re.compile(r"\{\{\s+[A-Za-z_][^{}]*\}\}|\{%")
+NAMES = (
+    "interval.start",
+    "interval.end",
+    "interval.last_day",
+    "run.id",
+    "run.attempt",
+    "run.backfill_id",
+    "run.logical_date",
+)
+KNOWN = (
+    f"use {', '.join(NAMES)}, a key of conf, like conf[key], stage:PATH or staged:PATH. A moment may have _utc or _epoch, and "
+    "steps in s, min, h, d, w, mo or y, like interval.start-28d"
+)
+
+
+class BadArgument(ValueError):
+    """A text refers to what is not there. The message names the text."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """What fields become. The moments are in the pipeline's time zone; ``stage``, ``staged``: the place of a path."""
+
+    start: datetime
+    end: datetime
+    run: Mapping[str, Any]
+    conf: Mapping[str, Any]
+    stage: Callable[[str], str]
+    staged: Callable[[str], str]
+
+
+def fill(texts: Sequence[str], values: Values) -> list[str]:
+    """The texts with their fields filled in.
+
+    Raises ``BadArgument``, and what ``values.stage`` and ``values.staged`` raise.
+    """
+    formatter = _Formatter(values)
+    return [_filled(text, formatter) for text in texts]
+
+
+def check(texts: Sequence[str]) -> None:
+    """Fill in the texts for an example of an interval, with any conf. Raises ``BadArgument``."""
+    start = datetime(2000, 1, 1, tzinfo=timezone.utc)
+    run = {"id": 1, "attempt": 1, "backfill_id": "b"}
+    fill(texts, Values(start, start + timedelta(days=31), run, _Anything(), str, str))
+
+
+def _filled(text: str, formatter: _Formatter) -> str:
+    shown = text if len(text) <= 100 else f"{text[:100]}…"
+    jinja = _JINJA.search(text)
+    if jinja is not None:
+        raise BadArgument(
+            f"{shown!r} has {jinja.group()[:40]!r}, a template of other tools: write {{interval.start:%Y-%m-%d}} for a day"
+        )
+    try:
+        return formatter.vformat(text, (), {})
+    except ValueError as e:
+        if type(e) is BadArgument:
+            raise BadArgument(f"in {shown!r}: {e}") from e
+        if type(e) is not ValueError:
+            # Of ``stage`` and ``staged``.
+            raise
+        raise BadArgument(f"in {shown!r}: {e}: a literal brace, as in JSON, is written twice") from e
+
+
+class _Formatter(string.Formatter):
+    """``str.format`` for plain data: dots and brackets look up keys, never attributes."""
+
+    def __init__(self, values: Values) -> None:
+        self._moments = {"interval.start": values.start, "interval.end": values.end, "run.logical_date": values.start}
+        self._last = values.end - timedelta(microseconds=1)
+        self._plain: dict[str, Any] = {
+            "run": values.run,
+            "conf": values.conf,
+            "stage": _PathOf(values.stage),
+            "staged": _PathOf(values.staged),
+        }
+
+    def get_field(
+        self,
+        field_name: str,
+        args: Sequence[Any],  # noqa: ARG002 - the standard library's signature
+        kwargs: Mapping[str, Any],  # noqa: ARG002
+    ) -> tuple[Any, str]:
+        """Look up ``a.b[c]``. Raises ``BadArgument``."""
+        moment = _MOMENT.fullmatch(field_name)
+        if moment is not None:
+            return self._moment(moment["name"], moment["form"], moment["steps"]), field_name
+        value: Any = self._plain
+        for key in field_name.replace("[", ".").replace("]", "").split("."):
+            if not isinstance(value, Mapping) or key not in value:
+                raise BadArgument(_unknown(field_name, key))
+            value = value[key]
+        return value, field_name
+
+    def _moment(self, name: str, form: str | None, steps: str) -> date | int:
+        moment = self._moments.get(name, self._last)
+        if form == "_utc":
+            moment = moment.astimezone(timezone.utc)
+        found: date = moment if name in self._moments else moment.date()
+        try:
+            for count, unit in _STEP.findall(steps):
+                found = _moved(found, int(count), unit)
+        except OverflowError as e:
+            raise BadArgument(f"{name}{form or ''}{steps} is outside the calendar") from e
+        if form != "_epoch":
+            return found
+        if not isinstance(found, datetime):
+            raise BadArgument("interval.last_day is a day, which has no epoch: use interval.end_epoch")
+        return int(found.timestamp())
+
+
+def _moved(moment: date, count: int, unit: str) -> date:
+    """Days and longer steps keep the clock's time; of shorter ones, each takes as long as the others."""
+    if unit in ("mo", "y"):
+        months = moment.year * 12 + moment.month - 1 + count * (12 if unit == "y" else 1)
+        year, month = divmod(months, 12)
+        if not 1 <= year <= 9999:
+            raise OverflowError
+        return moment.replace(year=year, month=month + 1, day=min(moment.day, calendar.monthrange(year, month + 1)[1]))
+    if unit in ("d", "w"):
+        return moment + timedelta(days=count * (7 if unit == "w" else 1))
+    if not isinstance(moment, datetime):
+        raise BadArgument(f"interval.last_day is a day: take steps of d, w, mo or y, not of {unit}")
+    step = timedelta(seconds=count * {"s": 1, "min": 60, "h": 3600}[unit])
+    return (moment.astimezone(timezone.utc) + step).astimezone(moment.tzinfo)
+
+
+def _unknown(field: str, key: str) -> str:
+    if re.match(r"conf[.\[]", field):
+        return f"conf has no key {key!r}: give it with the request (conf, --conf)"
+    near = difflib.get_close_matches(field, NAMES, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    literal = "" if re.match(r"[\w.\[\]+-]+$", field) else ". A literal brace, as in JSON, is written twice"
+    return f"unknown field {field!r}: {hint}{KNOWN}{literal}"
+
+
+class _PathOf:
+    """What ``{stage:PATH}`` becomes; the path may contain fields itself."""
+
+    def __init__(self, find: Callable[[str], str]) -> None:
+        self._find = find
+
+    def __format__(self, path: str) -> str:
+        return self._find(path)
+
+
+class _Anything(dict):  # type: ignore[type-arg]
+    """Has each key, with a value that fits each format."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __getitem__(self, key: object) -> _Anything:
+        return self
+
+    def __format__(self, spec: str) -> str:
+        return "x"
