@@ -31,7 +31,7 @@ from retrofill_core.user_code.source import Source
 from retrofill_core.user_code.store import CodeStoreFails
 from retrofill_tools.cli.hosts import warn_of_unserved
 from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, TimeLimit, pipeline_names
-from retrofill_tools.cli.output import cell, duration, print_facts, print_json, print_table, print_text
+from retrofill_tools.cli.output import cell, duration, print_facts, print_json, print_table, print_text, warn
 from retrofill_tools.client.connect import load_settings, reading
 from retrofill_tools.client.kafka import ask
 from retrofill_tools.client.pipelines import applied_pipelines, find_pipeline, last_applied_at, pipeline_as_json
@@ -98,6 +98,7 @@ def apply(
     definitions = chosen(read.definitions, name, source)
     for definition in definitions:
         check_targets(definition, settings)
+        warn(missing_files(definition, [each for each in (read.root, Path.cwd()) if each is not None]))
     if not in_place:
         definitions = ship(settings, replace(read, definitions=definitions), include or [])
     elif include:
@@ -328,6 +329,24 @@ def check_targets(definition: PipelineDefinition, settings: Settings) -> None:
             check_target(target, settings, kwargs)
         except ValueError as e:
             raise UserError(f"{definition.name}: {where}: {e}") from e
+
+
+def missing_files(definition: PipelineDefinition, own: Sequence[Path]) -> list[str]:
+    """A line for each file of a script that is not on this machine, but may be on the hosts.
+
+    Raises ``UserError`` for one inside the directories ``own``: it was named relative to these, or was to be shipped.
+    """
+    lines = []
+    for task in definition.tasks:
+        for address in () if task.submit is None else task.submit.addresses:
+            path = Path(address)
+            if "://" in address or path.exists():
+                continue
+            what = f"{definition.name}: task {task.name!r}: {address} does not exist"
+            if any(path.is_relative_to(each) for each in own):
+                raise UserError(f"{what}: correct its name, or put it there")
+            lines.append(f"{what} on this machine: each host of pool {definition.pool} needs it there")
+    return lines
 
 
 def _calls(definition: PipelineDefinition) -> Iterator[tuple[str, Target, Mapping[str, Any]]]:

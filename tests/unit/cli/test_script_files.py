@@ -1,0 +1,36 @@
+"""Files of scripts that do not exist: refused where they were to be shipped, and said where only hosts may have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.definitions import daily
+
+from retrofill.errors import UserError
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_tools.cli.pipelines import missing_files
+
+
+def with_files(script: str, **lists: list[str]) -> PipelineDefinition:
+    task = {"name": "load", "kind": "submit", "submit": {"script": script, **lists}}
+    return PipelineDefinition.model_validate({**daily().model_dump(mode="json"), "tasks": [task]})
+
+
+@pytest.mark.parametrize("kind", ["script", "jars", "py_files", "files"])
+def test_one_beside_the_pipeline_that_does_not_exist_is_refused(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "job.py").touch()
+    missing = str(tmp_path / "libs" / "missing")
+    made = with_files(missing) if kind == "script" else with_files(str(tmp_path / "job.py"), **{kind: [missing]})
+    with pytest.raises(
+        UserError, match=f"^p: task 'load': {missing} does not exist: correct its name, or put it there$"
+    ):
+        missing_files(made, [tmp_path / "elsewhere", tmp_path])
+
+
+def test_what_hosts_may_have_is_said_and_addresses_are_not_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "job.py").touch()
+    made = with_files(str(tmp_path / "job.py"), jars=["/no/such/x.jar", "s3a://jobs/y.jar", "local:///opt/z.jar"])
+    assert missing_files(made, [tmp_path]) == [
+        "p: task 'load': /no/such/x.jar does not exist on this machine: each host of pool default needs it there"
+    ]
