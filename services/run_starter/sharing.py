@@ -38,8 +38,8 @@ Resource = int | str  # a slot of this pipeline, or a seat of this pool
 class Candidate:
     """A backfill with a run to start. ``slots``: held by its live attempts.
 
-    ``since``: when its last attempt was claimed, or it was requested. ``suspects``: one of the runs is to be
-    retried alone.
+    ``since``: when its last attempt ended (or was claimed, if it is live), or it was requested. ``suspects``: one of
+    the runs is to be retried alone.
     """
 
     id: str

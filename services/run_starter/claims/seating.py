@@ -130,9 +130,9 @@ def wait(tx: Transaction, memory: Memory, shares: Shares) -> None:
         for no in shortages:
             # In case the notification of a free seat is lost.
             tx.schedule_check(pipeline_key(no), POLL_SECONDS)
-        first = min(memory.starving[pool].values()).rank
-        if memory.says_again(pool, first, POLL_SECONDS / 2):
-            seat_waits.wait(tx.conn, tx.partition, pool, first, 2 * POLL_SECONDS)
-    for pool in [each for each in memory.waits if each not in memory.starving]:
-        del memory.waits[pool]
-        seat_waits.wait_no_more(tx.conn, tx.partition, pool)
+        for kind, first in memory.first_waiting(pool).items():
+            if memory.says_again(kind, first, POLL_SECONDS / 2):
+                seat_waits.wait(tx.conn, tx.partition, kind, first, 2 * POLL_SECONDS)
+    for kind in [each for each in memory.waits if each not in memory.first_waiting(each.pool)]:
+        del memory.waits[kind]
+        seat_waits.wait_no_more(tx.conn, tx.partition, kind)

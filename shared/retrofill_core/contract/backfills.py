@@ -251,6 +251,9 @@ class BackfillPlanned(BackfillEvent):
         default_factory=dict, description=f"Intervals without a run, by reason: {', '.join(SkipReason)}"
     )
     max_active_runs: int = Field(description="Maximum number of live attempts, each of one run or one batch")
+    pipeline_max_active_runs: int | None = Field(
+        None, description="The pipeline's own maximum, for all its backfills together"
+    )
     recognized: int = Field(
         0,
         description="How many of those that already exist were done by runs of other intervals, as of an earlier schedule",
@@ -396,6 +399,9 @@ class BackfillChanged(BackfillEvent):
 
     type: Literal["BackfillChanged"] = "BackfillChanged"
     max_active_runs: int = Field(description="Maximum number of live attempts")
+    pipeline_max_active_runs: int | None = Field(
+        None, description="The pipeline's own maximum, for all its backfills together"
+    )
     batch_size: int = Field(description="Maximum runs of an attempt")
     on_run_failure: OnRunFailure = Field(description="What happens when a run fails permanently")
 
