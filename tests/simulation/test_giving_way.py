@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
 
 from retrofill_core.store import giving_way
 from run_starter.executors import Condition
+from tests.simulation.checks.base import Violation
 from tests.simulation.executor import SimulatedExecutor
+from tests.simulation.mutations.patch import Patches
+from tests.simulation.mutations.starting import batches_keep_their_seats
 from tests.simulation.schedule import run_until
 from tests.simulation.test_seats import LONG, OTHER, SAME, apply, ask, claims, names, watched, world_of
 from tests.simulation.world import World
+from tests.support.tiers import some
 
 SLICE = giving_way.SLICE.total_seconds()
 # A run (two waits of half a lease of four seconds), its reports, and the claim of the seat.
 RUN = 8.0
 BATCH = {"batch_size": 200}
+KINDS = ("pool", "spark-submit")
 
 
 def begun(world: World, *backfills: str) -> int:
@@ -41,7 +47,7 @@ def ask_for_urgent(world: World, names: Sequence[str], pipeline: str = "") -> No
 
 
 @pytest.mark.parametrize("shard", [SAME, OTHER])
-@pytest.mark.parametrize(("seats", "starters", "count"), [(1, 1, 1), (2, 1, 1), (2, 1, 2), (1, 2, 1)])
+@pytest.mark.parametrize(("seats", "starters", "count"), some([(1, 1, 1), (2, 1, 1), (2, 1, 2), (1, 2, 1)], (2, 1, 1)))
 def test_a_batch_gives_its_seat_to_another_pipeline(seats: int, starters: int, count: int, shard: int) -> None:
     with world_of(0, seats=seats, starters=starters) as world:
         large, small = names(SAME, "large", count), names(shard, "small")
@@ -58,7 +64,7 @@ def test_a_batch_gives_its_seat_to_another_pipeline(seats: int, starters: int, c
         run_until(world, lambda: begun(world, *large) > before + 5)
 
 
-@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("limit", some([1, 2], 2))
 @pytest.mark.parametrize("shard", [SAME, OTHER])
 def test_a_batch_gives_its_slot_to_another_backfill_of_the_pipeline(shard: int, limit: int) -> None:
     with world_of(0, seats=4) as world:
@@ -70,8 +76,9 @@ def test_a_batch_gives_its_slot_to_another_backfill_of_the_pipeline(shard: int, 
         assert waited(world, small) <= SLICE + RUN
 
 
-@pytest.mark.parametrize("executor", ["pool", "spark-submit"])
-@pytest.mark.parametrize("waiting", ["pool", "spark-submit"])
+@pytest.mark.parametrize(
+    ("waiting", "executor"), some(product(KINDS, KINDS), ("spark-submit", "pool"), ("pool", "spark-submit"))
+)
 def test_drivers_of_either_kind_give_way_to_either(waiting: str, executor: str) -> None:
     with world_of(0, seats=1) as world:
         (large,), small = names(SAME, "large"), names(SAME, "small")
@@ -85,7 +92,7 @@ def test_drivers_of_either_kind_give_way_to_either(waiting: str, executor: str) 
 
 
 @pytest.mark.parametrize("shard", [SAME, OTHER])
-@pytest.mark.parametrize(("seats", "most"), [(1, 60 / SLICE + 2), (2, 4), (3, 6)])
+@pytest.mark.parametrize(("seats", "most"), some([(1, 60 / SLICE + 2), (2, 4), (3, 6)], (1, 60 / SLICE + 2)))
 def test_batches_do_not_take_a_seat_from_each_other_again_and_again(seats: int, most: float, shard: int) -> None:
     with world_of(0, seats=seats) as world:
         large = [*names(SAME, "first"), *names(shard, "second")]
@@ -127,3 +134,21 @@ def test_what_a_batch_did_not_begin_is_no_part_of_it() -> None:
         mine = [row for row in world.database.rows("run") if row["attempt"] and row["attempt_id"] == first["id"]]
         assert first["runs"] == len(mine) < 180
         assert not any(row["losses"] for row in world.database.rows("run"))
+
+
+@pytest.mark.parametrize("pipeline", ["", "p"])
+def test_batches_that_keep_their_seats_are_found(pipeline: str) -> None:
+    """In random schedules, which are short, nobody waits for a batch so long."""
+    patches = Patches()
+    try:
+        batches_keep_their_seats(patches)
+        with world_of(0, seats=1) as world, pytest.raises(Violation, match="turns: attempt 1 begins another run"):
+            (large,), small = names(SAME, "large"), names(SAME, "small")
+            for name in (large, *small, "p"):
+                apply(world, name, max_active_runs=1, **BATCH)
+            ask(world, large, LONG, pipeline)
+            works(world, large)
+            ask_for_urgent(world, small, pipeline)
+            waited(world, small)
+    finally:
+        patches.undo()

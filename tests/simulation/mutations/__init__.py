@@ -52,7 +52,6 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.claims_of_paused_backfills,
             starting.suspects_at_once,
             starting.batches_grow_without_bound,
-            starting.batches_keep_their_seats,
             hosting.taken_seats_are_taken_again,
             hosting.seats_of_any_pool,
         ),
