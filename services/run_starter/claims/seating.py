@@ -17,7 +17,7 @@ from retrofill_core.store.rows import Backfill
 from run_starter.claims.starting import Wanted
 from run_starter.executors import has_tables
 from run_starter.memory import YIELD_SECONDS, Memory, pipeline_key, slot_freed
-from run_starter.sharing import Candidate, FreeSeats, PipelineSlots, Rivals, Shares, free_slots, most
+from run_starter.sharing import Candidate, FreeSeats, FreeSlots, PipelineSlots, Rivals, Shares, most
 
 POLL_SECONDS = 5.0
 
@@ -51,9 +51,9 @@ def publishable(
         if no not in limits:
             continue
         own, shared = taken[no].of_backfills.setdefault(id, set()), taken[no].pipeline_slots
-        of_backfill = free_slots(frozenset(own), row.max_active_runs)
-        pairs = list(zip(of_backfill, free_slots(frozenset(shared), limits[no]), strict=False))
-        for each, (slot, pipeline_slot) in zip(staged[id], pairs, strict=False):
+        of_backfill, of_pipeline = FreeSlots(own, row.max_active_runs), FreeSlots(shared, limits[no])
+        for each in staged[id][: min(of_backfill.left, of_pipeline.left)]:
+            slot, pipeline_slot = of_backfill.take(), of_pipeline.take()
             found.append(Publication(row, each, definition.pool, publisher_of(definition, each), slot, pipeline_slot))
             own.add(slot)
             shared.add(pipeline_slot)
