@@ -211,6 +211,7 @@ BODIES: dict[str, Example] = {
         "recognized": 1,
         "partly_done": 1,
         "max_active_runs": 4,
+        "pipeline_max_active_runs": 8,
         "undoes": "flights-2012-12",
         "planned_at": "2026-03-02T08:00:00Z",
     },
@@ -258,6 +259,7 @@ BODIES: dict[str, Example] = {
         **BACKFILL,
         "run_ids": [4103, 4104, 4110],
         "intervals": ["2013-01-03T05:00:00Z", "2013-01-04T05:00:00Z", "2013-01-10T05:00:00Z"],
+        "left": {"succeeded": 2, "cancelling": 1},
     },
     "RunsRetried": {
         **BACKFILL,
@@ -265,7 +267,13 @@ BODIES: dict[str, Example] = {
         "run_ids": [4134, 4135],
         "intervals": ["2013-01-03T05:00:00Z", "2013-01-04T05:00:00Z"],
     },
-    "BackfillChanged": {**BACKFILL, "max_active_runs": 8, "batch_size": 5, "on_run_failure": "continue"},
+    "BackfillChanged": {
+        **BACKFILL,
+        "max_active_runs": 8,
+        "pipeline_max_active_runs": 8,
+        "batch_size": 5,
+        "on_run_failure": "continue",
+    },
     "BackfillCommandRejected": {
         **BACKFILL,
         "command": "BackfillPauseRequested",

@@ -195,6 +195,7 @@ def _write(
         recognized=len(made.recognized),
         partly_done=len(made.partly_done),
         max_active_runs=draft.max_active_runs,
+        pipeline_max_active_runs=stored.definition.max_active_runs,
         undoes=draft.undoes,
         planned_at=now,
     )

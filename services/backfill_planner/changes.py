@@ -9,7 +9,7 @@ from backfill_planner.decide import Refuse, nothing_to_do
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import BackfillChanged, BackfillChangeRequested
 from retrofill_core.domain.backfill import BackfillState
-from retrofill_core.store import backfills
+from retrofill_core.store import backfills, pipelines
 from retrofill_core.store.failures import count_failed
 from retrofill_core.store.rows import Planned
 
@@ -40,6 +40,7 @@ def change(tx: Transaction, row: Planned, command: BackfillChangeRequested) -> B
         backfill_id=row.id,
         pipeline=row.pipeline,
         max_active_runs=now.max_active_runs,
+        pipeline_max_active_runs=pipelines.limit(tx.conn, row.pipeline_no),
         batch_size=min(now.batch_size or of_pipeline, of_pipeline),
         on_run_failure=now.on_run_failure,
     )

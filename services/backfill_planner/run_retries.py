@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from backfill_planner.decide import Refuse
-from backfill_planner.run_cancels import MAX_RUNS, days, named, refusal, unknown
+from backfill_planner.run_cancels import days, named, refusal, unknown
 from backfill_planner.states import move
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.transaction import Transaction
@@ -48,8 +48,8 @@ def decide(names: Sequence[str], found: Sequence[Found], zone: str) -> RetryRuns
 
     ``names``: its parts as the user wrote them; ``found``: the runs of each, by its number from 1.
     """
-    if len(found) > MAX_RUNS:
-        return Refuse(f"it names more than {MAX_RUNS:,} runs: name fewer, or retry all failed runs")
+    if len(found) > MAX_LISTED:
+        return Refuse(f"it names more than {MAX_LISTED:,} runs: name fewer, or retry all failed runs")
     refused = refusal(list(_problems(names, found, zone)), "no run was retried")
     return refused or RetryRuns(frozenset(each.run_id for each in found))
 
@@ -106,7 +106,7 @@ def _decide(tx: Transaction, row: Planned, command: RunRetryRequested) -> RetryR
         windows = days(command.intervals, zone)
     except ValueError as e:
         return Refuse(f"{e}; no run was retried")
-    found = starting_within(tx.conn, row.id, windows, MAX_RUNS + 1)
+    found = starting_within(tx.conn, row.id, windows, MAX_LISTED + 1)
     return decide([each.isoformat() for each in command.intervals], found, zone)
 
 

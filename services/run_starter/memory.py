@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
 
-from retrofill_core.store.seat_waits import Rank
+from retrofill_core.store.seat_waits import Kind, Rank
 from run_starter.sharing import Resource, Shortage
 
 BACKFILL, PIPELINE = "b:", "p:"
@@ -74,8 +74,8 @@ class Memory:
     unreadable: dict[str, int] = field(default_factory=dict)
     # When what was first left to whom.
     left_to: dict[Resource, dict[Rank, float]] = field(default_factory=dict)
-    # By pool: the shortages that were announced to other run-starters, and when.
-    waits: dict[str, tuple[Rank, float]] = field(default_factory=dict)
+    # The shortages that were announced to other run-starters, and when.
+    waits: dict[Kind, tuple[Rank, float]] = field(default_factory=dict)
 
     def starve(self, pool: str, keys: Mapping[str, Shortage]) -> None:
         self.starving.setdefault(pool, {}).update(keys)
@@ -97,6 +97,13 @@ class Memory:
         by_rank = [key for waiting in pools for key in nsmallest(count, waiting, key=waiting.__getitem__)]
         return [*dict.fromkeys([*by_rank, *(key for waiting in pools for key in islice(waiting, count))])]
 
+    def first_waiting(self, pool: str) -> dict[Kind, Rank]:
+        """Who waits for seats of a pool, the first for each kind: one that no host may offer hides no other."""
+        found: dict[Kind, Rank] = {}
+        for submits, rank in sorted(self.starving.get(pool, {}).values()):
+            found.setdefault(Kind(pool, submits), rank)
+        return found
+
     def exhausted(self, what: Resource) -> frozenset[Rank]:
         """Those who did not take it while it was left to them."""
         now, left_to = time.monotonic(), self.left_to.get(what, {})
@@ -112,16 +119,16 @@ class Memory:
             return YIELD_SECONDS
         return YIELD_SECONDS + min(left_to[rank] for rank in ranks) - now
 
-    def says_again(self, pool: str, first: Rank, seconds: float) -> bool:
+    def says_again(self, kind: Kind, first: Rank, seconds: float) -> bool:
         """Whether it must be announced to others: for the first time, or again because the last time is that long ago.
 
         Who is first among equals changes often. That is said once a second.
         """
         now = time.monotonic()
-        before, at = self.waits.get(pool, (None, 0.0))
+        before, at = self.waits.get(kind, (None, 0.0))
         if before is not None and before.live == first.live and now - at < (seconds if before == first else 1.0):
             return False
-        self.waits[pool] = (first, now)
+        self.waits[kind] = (first, now)
         return True
 
     def pass_over(self, unreadable: Mapping[str, int]) -> set[int]:

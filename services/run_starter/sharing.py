@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import count, filterfalse
 from typing import NamedTuple, Self
 
 from retrofill.sdk.names import DEFAULT_POOL
@@ -38,8 +39,8 @@ Resource = int | str  # a slot of this pipeline, or a seat of this pool
 class Candidate:
     """A backfill with a run to start. ``slots``: held by its live attempts.
 
-    ``since``: when its last attempt was claimed, or it was requested. ``suspects``: one of the runs is to be
-    retried alone.
+    ``since``: when its last attempt ended (or was claimed, if it is live), or it was requested. ``suspects``: one of
+    the runs is to be retried alone.
     """
 
     id: str
@@ -84,6 +85,20 @@ class PipelineSlots:
     limit: int
     slots: frozenset[int]
     rivals: Rivals = Rivals()
+
+
+class FreeSlots:
+    """``left``: how many slots are free; none while a lowered limit is exceeded. However high the limit, it costs nothing."""
+
+    def __init__(self, taken: Set[int], limit: int) -> None:
+        # Slots above a lowered limit may be taken, so at least as many up to the limit are free.
+        self.left = max(0, limit - len(taken))
+        self._free = filterfalse(frozenset(taken).__contains__, count(1))
+
+    def take(self) -> int:
+        """The lowest one."""
+        self.left -= 1
+        return next(self._free)
 
 
 @dataclass
@@ -140,15 +155,15 @@ def share(
     ``seats``: by pool, of each candidate's; ``now``: by the database's clock.
     """
     shares = Shares()
-    own = {each.id: free_slots(each.slots, each.limit) for each in candidates}
-    shared = {no: free_slots(each.slots, each.limit) for no, each in pipelines.items()}
+    own = {each.id: FreeSlots(each.slots, each.limit) for each in candidates}
+    shared = {no: FreeSlots(each.slots, each.limit) for no, each in pipelines.items()}
     poorest = [(Rank(len(each.slots), each.since), n) for n, each in enumerate(candidates)]
     heapq.heapify(poorest)
     while poorest:
         rank, n = heapq.heappop(poorest)
         each = candidates[n]
         no = each.pipeline_no
-        if not own[each.id] or not shared[no]:
+        if not own[each.id].left or not shared[no].left:
             continue
         there = seats[each.pool]
         free = there.count(each.executor)
@@ -158,13 +173,13 @@ def share(
                 # A cold seat, which serves only that, becomes warm if it is left alone.
                 there.rivals = there.rivals.joined_by(rank)
             continue
-        if len(first := pipelines[no].rivals.before(rank)) >= len(shared[no]):
+        if len(first := pipelines[no].rivals.before(rank)) >= shared[no].left:
             shares.leave(no, no, first)
             continue
         if len(first := there.rivals.before(rank)) >= free:
             shares.leave(no, each.pool, first)
             continue
-        place = (own[each.id].pop(0), shared[no].pop(0), there.take(each.executor))
+        place = (own[each.id].take(), shared[no].take(), there.take(each.executor))
         shares.slots.setdefault(each.id, []).append(place)
         heapq.heappush(poorest, (Rank(rank.live + 1, now), n))
     return shares
@@ -174,10 +189,5 @@ def most(candidates: Sequence[Candidate], pipelines: Mapping[int, PipelineSlots]
     """How many attempts the slots allow, if there are seats for all."""
     wanted = dict.fromkeys(pipelines, 0)
     for each in candidates:
-        wanted[each.pipeline_no] += len(free_slots(each.slots, each.limit))
-    return sum(min(wanted[no], len(free_slots(each.slots, each.limit))) for no, each in pipelines.items())
-
-
-def free_slots(taken: frozenset[int], limit: int) -> list[int]:
-    """Free slots, lowest first; none while a lowered limit is exceeded."""
-    return [slot for slot in range(1, limit + 1) if slot not in taken][: max(0, limit - len(taken))]
+        wanted[each.pipeline_no] += FreeSlots(each.slots, each.limit).left
+    return sum(min(wanted[no], FreeSlots(each.slots, each.limit).left) for no, each in pipelines.items())

@@ -133,7 +133,6 @@ def test_a_command_is_carried_out_once_and_refused_with_the_reason(endless: Inst
     # They never started, so their intervals have no state.
     assert [state for _, state in intervals_of(endless, id)] == ["running"]
     refused = {
-        (DAY,): "is cancelled: there is nothing to cancel; no run was cancelled",
         ("2020-02-01", "2020-01-01"): "the backfill has no run of 2020-02-01: 'retrofill runs list' shows its runs",
         (): "it names no run: give intervals (logical dates) or run_ids",
     }
@@ -141,6 +140,12 @@ def test_a_command_is_carried_out_once_and_refused_with_the_reason(endless: Inst
         answer = cancel(endless, id, *days)
         assert (answer.body["type"], answer.body["command"]) == ("BackfillCommandRejected", "RunCancelRequested")
         assert why in answer.body["message"]
+    both = cancel(endless, id, DAY, "2020-01-02").body
+    assert (both["type"], both["intervals"], both["left"]) == (
+        "RunCancelAccepted",
+        ["2020-01-02T05:00:00Z"],
+        {"cancelled": 1},
+    )
     assert "there is no backfill with this id" in cancel(endless, "nobody", DAY).body["message"]
     endless.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
     endless.wait_state(id, "cancelled")

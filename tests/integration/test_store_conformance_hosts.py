@@ -12,7 +12,7 @@ from tests.support.sessions import Step, commit, together
 
 from retrofill_core.store import attempts, hosts, launches, seat_waits
 from retrofill_core.store import tables as t
-from retrofill_core.store.seat_waits import Rank, wait_no_more
+from retrofill_core.store.seat_waits import Kind, Rank, wait_no_more
 
 __all__ = ["both", "installation"]
 TABLES = (t.host, t.seat, t.seat_wait)
@@ -48,9 +48,9 @@ def seats(conn: Any, id: int) -> Any:
     return [(row.no, row.warm, row.attempt_id, row.backfill_id, row.live, row.overdue) for row in found]
 
 
-def wait(shard: int, pool: str, live: int, seconds: float, conn: Any) -> None:
+def wait(shard: int, pool: str, live: int, seconds: float, conn: Any, submits: bool = False) -> None:
     """Its first backfill waits since so many days."""
-    seat_waits.wait(conn, shard, pool, Rank(live, NOW - live * DAY), seconds)
+    seat_waits.wait(conn, shard, Kind(pool, submits), Rank(live, NOW - live * DAY), seconds)
 
 
 def a(work: Any) -> Step:
@@ -153,11 +153,33 @@ def test_who_waits_is_seen_by_other_shards_for_a_while(both: Both) -> None:
         a(together(*(partial(wait, shard, "default", live, 60.0) for shard, live in ((0, 5), (1, 2), (2, 7), (1, 3))))),
         a(together(partial(wait, 3, "default", 1, -1.0), partial(wait, 1, "other", 9, 60.0))),
         a(lambda conn: free(conn, 1)),
-        a(together(lambda conn: wait_no_more(conn, 2, "default"), lambda conn: wait_no_more(conn, 1, "other"))),
+        a(
+            together(
+                lambda conn: wait_no_more(conn, 2, Kind("default", False)),
+                lambda conn: wait_no_more(conn, 1, Kind("other", False)),
+            )
+        ),
         a(lambda conn: free(conn, 1)),
         a(commit),
     )
     assert [said[6][2], said[8][2]] == [[[3, 3], [7, 7]], [[3, 3]]]
+    both.same_tables(*TABLES)
+
+
+def test_who_waits_for_spark_submit_is_no_rival_where_no_host_submits(both: Both) -> None:
+    said = both.play(
+        *BASE,
+        a(lambda conn: ready(conn, 1)),
+        a(together(*(partial(wait, 1, "default", live, 60.0, submits=live == 1) for live in (1, 2)))),
+        a(lambda conn: hosts.renew(conn, 1, 60.0, submits=False, note=None)),
+        a(lambda conn: free(conn, 1)),
+        a(lambda conn: hosts.renew(conn, 1, 60.0, submits=True, note=None)),
+        a(lambda conn: free(conn, 1)),
+        a(lambda conn: wait_no_more(conn, 1, Kind("default", False))),
+        a(lambda conn: free(conn, 1)),
+        a(commit),
+    )
+    assert [said[n][2] for n in (6, 8, 10)] == [[[2, 2]], [[1, 1], [2, 2]], [[1, 1]]]
     both.same_tables(*TABLES)
 
 

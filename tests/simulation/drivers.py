@@ -171,6 +171,7 @@ class Driver:
             assert self.executor.host is not None
             attempts = self.world.oracle.attempts
             over, ended = attempts.is_over(self.launch), attempts.lease_that_ended(self.launch)
+            waiting = self.world.oracle.turns.waiting(self.launch)
             about = runs[0].id if what == "may_begin" else [run.id for run in runs]
             answer.append(getattr(self.executor.host, what)(self.launch, about))
             yes = answer[0] is not None and answer[0] is not False
@@ -178,6 +179,7 @@ class Driver:
                 # The host knows what it allowed, whatever becomes of the driver.
                 self.begun = runs[0].id
             attempts.answered(self.launch, what, over=over, ended=ended, answer=yes)
+            self.world.oracle.turns.answered(self.launch, what, waiting, answer=yes)
             self.world.scheduler.wake(answer)
 
         self.world.scheduler.spawn(host, what, ask)

@@ -22,6 +22,7 @@ from tests.simulation.checks.publishing import Publishing
 from tests.simulation.checks.reviews import Reviews
 from tests.simulation.checks.suspects import Suspects
 from tests.simulation.checks.timeouts import Timeouts
+from tests.simulation.checks.turns import Turns
 from tests.simulation.checks.undos import Undos
 from tests.simulation.checks.waiting import Waiting
 from tests.simulation.memory.rows import Tx
@@ -43,6 +44,7 @@ class Oracle:
         self.publishing = Publishing(world)
         self.reviews = Reviews(world)
         self.suspects = Suspects(world)
+        self.turns = Turns(world)
         self.waiting = Waiting(world)
         self._checks: list[Check] = [
             Edges(world),
@@ -51,6 +53,7 @@ class Oracle:
             Limits(world),
             self.attempts,
             self.suspects,
+            self.turns,
             Timeouts(world),
             self.hosts,
             Consumed(world),

@@ -29,7 +29,7 @@ from retrofill_core.contract.backfills import (
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.deadlines import CallbackReplayRequested
 from retrofill_core.contract.topics import REQUESTS, Topic
-from retrofill_core.domain.run import RunState
+from retrofill_core.domain.run import CANCELLABLE, RunState
 from retrofill_core.domain.schedule import range_bound
 from retrofill_tools.client.backfills import find_backfill
 from retrofill_tools.client.dead_letters import Letter, find_letter, newest, origin_of, republish
@@ -42,8 +42,6 @@ from retrofill_tools.client.runs import NamedRun, present_runs
 ANSWER_SECONDS = 30.0
 # Runs that are cancelled or retried at a time: ten commands.
 MOST_RUNS = 1000
-# The output of the others is accepted, or they have ended.
-CANCELLABLE = (RunState.QUEUED, RunState.STARTING, RunState.RUNNING)
 Document = dict[str, Any]
 # A letter may have 1.9 MB. All are read again at each new one.
 VALUE_BYTES = 10_000

@@ -17,7 +17,7 @@ from retrofill_core.store.rows import Backfill
 from run_starter.claims.starting import Wanted
 from run_starter.executors import has_tables
 from run_starter.memory import YIELD_SECONDS, Memory, pipeline_key, slot_freed
-from run_starter.sharing import Candidate, FreeSeats, PipelineSlots, Rivals, Shares, free_slots, most
+from run_starter.sharing import Candidate, FreeSeats, FreeSlots, PipelineSlots, Rivals, Shares, most
 
 POLL_SECONDS = 5.0
 
@@ -51,9 +51,9 @@ def publishable(
         if no not in limits:
             continue
         own, shared = taken[no].of_backfills.setdefault(id, set()), taken[no].pipeline_slots
-        of_backfill = free_slots(frozenset(own), row.max_active_runs)
-        pairs = list(zip(of_backfill, free_slots(frozenset(shared), limits[no]), strict=False))
-        for each, (slot, pipeline_slot) in zip(staged[id], pairs, strict=False):
+        of_backfill, of_pipeline = FreeSlots(own, row.max_active_runs), FreeSlots(shared, limits[no])
+        for each in staged[id][: min(of_backfill.left, of_pipeline.left)]:
+            slot, pipeline_slot = of_backfill.take(), of_pipeline.take()
             found.append(Publication(row, each, definition.pool, publisher_of(definition, each), slot, pipeline_slot))
             own.add(slot)
             shared.add(pipeline_slot)
@@ -130,9 +130,9 @@ def wait(tx: Transaction, memory: Memory, shares: Shares) -> None:
         for no in shortages:
             # In case the notification of a free seat is lost.
             tx.schedule_check(pipeline_key(no), POLL_SECONDS)
-        first = min(memory.starving[pool].values()).rank
-        if memory.says_again(pool, first, POLL_SECONDS / 2):
-            seat_waits.wait(tx.conn, tx.partition, pool, first, 2 * POLL_SECONDS)
-    for pool in [each for each in memory.waits if each not in memory.starving]:
-        del memory.waits[pool]
-        seat_waits.wait_no_more(tx.conn, tx.partition, pool)
+        for kind, first in memory.first_waiting(pool).items():
+            if memory.says_again(kind, first, POLL_SECONDS / 2):
+                seat_waits.wait(tx.conn, tx.partition, kind, first, 2 * POLL_SECONDS)
+    for kind in [each for each in memory.waits if each not in memory.first_waiting(each.pool)]:
+        del memory.waits[kind]
+        seat_waits.wait_no_more(tx.conn, tx.partition, kind)

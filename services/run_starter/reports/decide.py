@@ -226,11 +226,15 @@ class Fold:
             if row.id == begun or (begun is not None and attempt.mode == AttemptMode.RANGE):
                 self._begin(row, attempt)
         left = [row for row in mine if self._states[row.id] in LIVE]
+        runs = attempt.runs
+        if outcome == AttemptOutcome.DONE:
+            # Its duration is that of the others. If it began none, it has none.
+            runs = runs - sum(self._states[row.id] == S.STARTING for row in left) or runs
         for row in left:
             self._leave(row, attempt, outcome, error)
         if attempt.cancelled and left and outcome != AttemptOutcome.DONE:
             outcome = AttemptOutcome.CANCELLED
-        self.outcome.attempts[attempt.id] = AttemptEnd(outcome, error, cost)
+        self.outcome.attempts[attempt.id] = AttemptEnd(outcome, runs, error, cost)
 
     def _leave(self, row: Run, attempt: Attempt, outcome: AttemptOutcome, error: ErrorInfo | None) -> None:
         """What becomes of a run that its attempt left unfinished."""

@@ -302,6 +302,7 @@ class Apply:
             {
                 "id": id,
                 "outcome": str(end.outcome),
+                "runs": end.runs,
                 "error": None if end.error is None else end.error.model_dump(exclude_none=True),
                 **(end.cost or NO_COST).model_dump(),
             }

@@ -115,9 +115,10 @@ Kind = TypeVar("Kind", Begin, Accept, Hold, HoldAgain, End, Requeue, Split, Awai
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """An attempt is over."""
+    """An attempt is over. ``runs``: how many it had, without those that its driver left to another attempt."""
 
     outcome: AttemptOutcome
+    runs: int
     error: ErrorInfo | None = None
     cost: Cost | None = None
 

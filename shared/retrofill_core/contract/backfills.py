@@ -25,6 +25,8 @@ MAX_DATES = 10_000
 _RANGE_OR_DATES: dict[str, Any] = {"anyOf": [{"required": ["from", "to"]}, {"required": ["intervals"]}]}
 # Most runs that a reply lists.
 MAX_LISTED = 1000
+# What is said of runs whose cancel was requested before.
+CANCELLING = "cancelling"
 CAUSE = "Who requested it: a user, or on_run_failure after a run failed permanently"
 
 
@@ -190,9 +192,10 @@ class BackfillCancelRequested(Message):
 
 
 class RunCancelRequested(Message):
-    """A request to cancel some runs of a backfill: all that it names, or none.
+    """A request to cancel some runs of a backfill.
 
-    A run whose output was accepted is not cancelled any more.
+    Those that have ended, and those whose output was accepted, stay as they are. If it names a run that the backfill does not
+    have, none is cancelled.
     """
 
     of_users: ClassVar[bool] = True
@@ -251,6 +254,9 @@ class BackfillPlanned(BackfillEvent):
         default_factory=dict, description=f"Intervals without a run, by reason: {', '.join(SkipReason)}"
     )
     max_active_runs: int = Field(description="Maximum number of live attempts, each of one run or one batch")
+    pipeline_max_active_runs: int | None = Field(
+        None, description="The pipeline's own maximum, for all its backfills together"
+    )
     recognized: int = Field(
         0,
         description="How many of those that already exist were done by runs of other intervals, as of an earlier schedule",
@@ -371,7 +377,7 @@ class BackfillProgress(BackfillEvent):
 
 
 class RunCancelAccepted(BackfillEvent):
-    """Some runs are being cancelled.
+    """The runs that were named and can be cancelled are being cancelled. There may be none.
 
     ``RunCancelled`` follows for each, unless its driver ends it or has its output accepted before:
     then ``RunFailed`` or ``RunSucceeded`` does.
@@ -380,6 +386,10 @@ class RunCancelAccepted(BackfillEvent):
     type: Literal["RunCancelAccepted"] = "RunCancelAccepted"
     run_ids: tuple[RunId, ...] = Field(description="Ids of the runs")
     intervals: tuple[Moment, ...] = Field(description="Starts of their data intervals, in the same order")
+    left: dict[str, int] = Field(
+        default_factory=dict,
+        description=f"How many other runs were named and stay as they are, by state; `{CANCELLING}`: of earlier requests",
+    )
 
 
 class RunsRetried(BackfillEvent):
@@ -396,6 +406,9 @@ class BackfillChanged(BackfillEvent):
 
     type: Literal["BackfillChanged"] = "BackfillChanged"
     max_active_runs: int = Field(description="Maximum number of live attempts")
+    pipeline_max_active_runs: int | None = Field(
+        None, description="The pipeline's own maximum, for all its backfills together"
+    )
     batch_size: int = Field(description="Maximum runs of an attempt")
     on_run_failure: OnRunFailure = Field(description="What happens when a run fails permanently")
 

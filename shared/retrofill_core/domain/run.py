@@ -38,5 +38,7 @@ MACHINE = machine(
 # A live run is part of a live attempt. A staged one was accepted and waits for a publisher, or for a
 # review.
 LIVE = (S.STARTING, S.RUNNING, S.PUBLISHING)
+# Its output was not accepted yet.
+CANCELLABLE = (S.QUEUED, S.STARTING, S.RUNNING)
 GOING = (*LIVE, S.STAGED)
 UNFINISHED = (S.QUEUED, *GOING)

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Connection,
     Double,
     Integer,
+    Select,
     Text,
     and_,
     bindparam,
@@ -21,6 +22,7 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    true,
     update,
 )
 
@@ -29,6 +31,7 @@ from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.arrays import Arrays, one_of
 from retrofill_core.store.failures import failed_since_resume
+from retrofill_core.store.giving_way import GIVES_WAY
 from retrofill_core.store.rows import Attempt, columns_of
 from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import Moment, attempt, backfill, run, seat
@@ -211,22 +214,32 @@ _WORKS = exists().where(run.c.attempt_id == attempt.c.id, in_state(run, RunState
 _GOING = and_(attempt.c.cancel_requested.is_(False), attempt.c.release_requested.is_(False))
 _NOT_CANCELLED = or_(_GOING, ~_WORKS)
 _GOES_ON = or_(attempt.c.outcome == constant(AttemptOutcome.DONE), and_(in_state(attempt, *LIVE), _NOT_CANCELLED))
-_MAY_BEGIN = and_(
-    _GOING,
-    in_state(run, RunState.STARTING),
-    in_state(backfill, BackfillState.RUNNING),
-    or_(backfill.c.on_run_failure == constant(OnRunFailure.CONTINUE), ~failed_since_resume()),
-)
-_LEASE_LEFT = (
-    select(func.extract("epoch", attempt.c.lease_until - func.clock_timestamp()))
-    .select_from(attempt.join(run, run.c.attempt_id == attempt.c.id).join(backfill, backfill.c.id == run.c.backfill_id))
-    .where(
-        attempt.c.id == bindparam("attempt"),
-        run.c.id == bindparam("run"),
-        attempt.c.slot.is_not(None),
-        or_(in_state(run, RunState.PUBLISHING), _MAY_BEGIN),
+
+
+def _lease_left() -> Select[Any]:
+    may_begin = and_(
+        _GOING,
+        in_state(run, RunState.STARTING),
+        in_state(backfill, BackfillState.RUNNING),
+        or_(backfill.c.on_run_failure == constant(OnRunFailure.CONTINUE), ~failed_since_resume()),
+        # Null before its first run has begun.
+        GIVES_WAY.is_not(true()),
     )
-)
+    return (
+        select(func.extract("epoch", attempt.c.lease_until - func.clock_timestamp()))
+        .select_from(
+            attempt.join(run, run.c.attempt_id == attempt.c.id).join(backfill, backfill.c.id == run.c.backfill_id)
+        )
+        .where(
+            attempt.c.id == bindparam("attempt"),
+            run.c.id == bindparam("run"),
+            attempt.c.slot.is_not(None),
+            or_(in_state(run, RunState.PUBLISHING), may_begin),
+        )
+    )
+
+
+_LEASE_LEFT = _lease_left()
 _PUBLISHER = select(run.c.attempt_id, run.c.state).where(one_of(run.c.id, "runs"))
 _HOSTED = select(attempt.c.id).where(one_of(attempt.c.id, "ids"), _GOES_ON)
 
@@ -235,7 +248,7 @@ def lease_left(conn: Connection, attempt_id: int, run_id: int) -> float | None:
     """Seconds left of the lease of a live attempt that may begin this run of it.
 
     ``None``: the attempt is over or does not have the run, or the run must not begin: its backfill
-    is not running, a failed run holds it, or the attempt is to end. A publication may begin in any
+    is not running, a failed run holds it, the attempt is to end, or gives way to another backfill. A publication may begin in any
     case. 0 or less: the lease looks ended, which the clock alone does not prove, as it may have been
     set: a heartbeat renews the lease, or the attempt ends.
     """

@@ -36,6 +36,7 @@ from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.arrays import Arrays, none_of, one_of
 from retrofill_core.store.failures import failed_since_resume
+from retrofill_core.store.giving_way import defined, last_served
 from retrofill_core.store.rows import Run, columns_of
 from retrofill_core.store.runs import COLUMNS, due_to_publish
 from retrofill_core.store.states import constant, in_state
@@ -54,8 +55,8 @@ class Taken:
 class Claimant:
     """A backfill with a run that may start now. It may be at its own limit.
 
-    ``since``: when its last attempt was claimed, or it was requested. ``suspects``: one of these runs is to be
-    retried alone.
+    ``since``: when its last attempt ended or, if it is live, was claimed; or the backfill was requested. ``suspects``:
+    one of these runs is to be retried alone.
     """
 
     id: str
@@ -132,30 +133,16 @@ def _claimants() -> CompoundSelect[Any]:
     )
 
 
-def _defined(key: str) -> ColumnElement[str]:
-    """A field of the backfill's definition."""
-    return backfill.c.definition.op("->>", return_type=Text())(constant(key))
-
-
 _SUSPECT = and_(in_state(run, RunState.QUEUED), run.c.lost_at.is_not(None))
 _NO_SUSPECT = and_(in_state(run, RunState.QUEUED), run.c.lost_at.is_(None))
 # Only the warm drivers of a pool share a server, on which one suspect at a time is retried.
 _SUSPECTS_MAY_START = or_(
-    _defined("executor") != constant("pool"),
+    defined(backfill, "executor") != constant("pool"),
     ~exists().where(
         # Definitions of earlier releases name no pool.
-        attempt.c.suspect_server == func.coalesce(_defined("pool"), constant(DEFAULT_POOL)),
+        attempt.c.suspect_server == func.coalesce(defined(backfill, "pool"), constant(DEFAULT_POOL)),
         attempt.c.slot.is_not(None),
     ),
-)
-
-
-_LAST_CLAIM = (
-    select(attempt.c.claimed_at)
-    .where(attempt.c.backfill_id == backfill.c.id)
-    .order_by(attempt.c.id.desc())
-    .limit(1)
-    .scalar_subquery()
 )
 
 
@@ -163,7 +150,7 @@ def _claimable() -> Select[Any]:
     """Running backfills with a queued run that may start now and that no failure blocks."""
     b = backfill.c
     others, suspects = _has(_NO_SUSPECT), and_(_has(_SUSPECT), _SUSPECTS_MAY_START)
-    since = func.greatest(b.requested_at, _LAST_CLAIM).label("since")
+    since = func.greatest(b.requested_at, last_served()).label("since")
     return select(b.id, b.pipeline_no, b.shard, b.max_active_runs, since, suspects.label("suspects")).where(
         in_state(backfill, BackfillState.RUNNING),
         or_(others, suspects),

@@ -23,10 +23,10 @@ def has_failed(runs: FromClause) -> ColumnElement[bool]:
     return and_(in_state(runs, RunState.FAILED), runs.c.superseded_by.is_(None))
 
 
-def failed_since_resume() -> ColumnElement[bool]:
-    """A condition on ``backfill``: more of its runs have failed than at the last resume, if any."""
-    failed = select(_failed.c.id).where(_failed.c.backfill_id == backfill.c.id, has_failed(_failed))
-    return exists(failed.offset(backfill.c.failed_before))
+def failed_since_resume(of: FromClause = backfill) -> ColumnElement[bool]:
+    """A condition on a backfill: more of its runs have failed than at the last resume, if any."""
+    failed = select(_failed.c.id).where(_failed.c.backfill_id == of.c.id, has_failed(_failed))
+    return exists(failed.offset(of.c.failed_before))
 
 
 _COUNT = select(func.count()).select_from(run).where(run.c.backfill_id == bindparam("backfill"), has_failed(run))

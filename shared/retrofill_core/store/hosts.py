@@ -80,7 +80,8 @@ class Offer:
     """Free seats of one pool, the nearest first.
 
     ``total``: how many usable seats all its live hosts have, taken ones included; ``None`` if none
-    is free. ``rivals``: of each other shard that waits for such a seat, the first backfill.
+    is free. ``rivals``: of each other shard, the first backfills that wait for a seat that hosts
+    may offer: for a warm driver, and for spark-submit.
     """
 
     seats: list[Seat]
@@ -109,6 +110,14 @@ _RIVALS = (
         seat_wait.c.shard != bindparam("shard"),
         seat_wait.c.pool == bindparam("of_pool"),
         seat_wait.c.until > func.clock_timestamp(),
+        or_(
+            seat_wait.c.submits.is_(False),
+            exists().where(
+                _any_host.c.pool == bindparam("of_pool"),
+                _any_host.c.submits,
+                _any_host.c.lease_until > func.clock_timestamp(),
+            ),
+        ),
     )
     .lateral("rivals")
 )

@@ -58,6 +58,14 @@ def codes(conn: Connection, numbers: Collection[int]) -> dict[int, CodeLocation]
     return {no: CodeLocation.model_validate(definition["code"]) for no, definition in rows}
 
 
+_LIMIT = select(pipeline.c.max_active_runs).where(pipeline.c.no == bindparam("number"))
+
+
+def limit(conn: Connection, number: int) -> int:
+    """``max_active_runs`` of a pipeline, including removed ones."""
+    return int(conn.execute(_LIMIT, {"number": number}).scalar_one())
+
+
 def all_names(conn: Connection) -> list[str]:
     """Names of all pipelines that are not removed."""
     return list(conn.execute(select(pipeline.c.name).where(pipeline.c.removed_at.is_(None))).scalars())

@@ -131,6 +131,9 @@ def estimates(
 
 
 def _estimate(of: Backfill | Announced, by_state: Mapping[str, int], of_it: Measured, now: datetime) -> Estimate | None:
+    if by_state.get(RunState.QUEUED) and not of_it.live:
+        # It waits for others, whose end is not known here.
+        return None
     ended = sum(number for state, number in by_state.items() if state in MACHINE.terminal)
     resumed = None if of.resumed_at is None else _seconds(now, of.resumed_at)
     return of_backfill(of_it, by_state.get(RunState.QUEUED, 0), ended, of.runs, resumed)

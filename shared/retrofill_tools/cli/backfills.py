@@ -29,7 +29,7 @@ from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.settings import Settings
 from retrofill_tools.cli.arguments import BUDGET, BackfillOptions, read_budget, takes_backfill_options
 from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit, backfill_ids
-from retrofill_tools.cli.output import counts, expectation, moment, print_json, print_table, print_text, warn
+from retrofill_tools.cli.output import at_once, counts, expectation, moment, print_json, print_table, print_text, warn
 from retrofill_tools.cli.showing import print_backfill
 from retrofill_tools.client.backfills import BackfillSummary, describe_backfill, find_backfill, find_backfills
 from retrofill_tools.client.connect import load_settings, local_user, reading
@@ -280,6 +280,7 @@ def _finish(settings: Settings, id: str, answer: Message, *, watching: bool, as_
 def _summary(answer: Message, id: str) -> str:
     if isinstance(answer, BackfillPlanned):
         first, end = moment(answer.range_start), moment(answer.range_end)
+        limit = at_once(answer.max_active_runs, answer.pipeline_max_active_runs, " at once")
         what = "" if answer.undoes is None else f", which undo backfill {answer.undoes}"
         skipped = f"\n  skipped: {counts(answer.skipped)}" if answer.skipped else ""
         if answer.recognized:
@@ -289,14 +290,14 @@ def _summary(answer: Message, id: str) -> str:
                 f"\n  {answer.partly_done:,} of the runs have intervals that runs of other intervals have done in part"
             )
         return (
-            f"backfill {id}: {answer.runs:,} runs of {answer.pipeline}, {answer.max_active_runs:,} at once{what}\n"
-            f"  {first} – {end} (UTC){skipped}"
+            f"backfill {id}: {answer.runs:,} runs of {answer.pipeline}, {limit}{what}\n  {first} – {end} (UTC){skipped}"
         )
     if isinstance(answer, RunsRetried):
         return f"backfill {id}: retrying {answer.runs:,} {'run' if answer.runs == 1 else 'runs'}"
     if isinstance(answer, BackfillChanged):
+        limit = at_once(answer.max_active_runs, answer.pipeline_max_active_runs, " attempts at once")
         return (
-            f"backfill {id}: at most {answer.max_active_runs:,} attempts at once, of at most {answer.batch_size:,} "
+            f"backfill {id}: at most {limit}, of at most {answer.batch_size:,} "
             f"{'run' if answer.batch_size == 1 else 'runs'} each; on a run's failure: {answer.on_run_failure}"
         )
     return f"backfill {id}: {answer.type.removeprefix('Backfill').lower()}"

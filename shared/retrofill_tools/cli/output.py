@@ -134,6 +134,13 @@ def moment(value: datetime, zone: str = "UTC") -> str:
     return value.strftime("%Y-%m-%d %H:%M:%S")
 
 
+def at_once(asked: int, allowed: int | None, what: str = "") -> str:
+    """How many attempts of a backfill may be live: its own limit, or that of its pipeline if that is lower."""
+    allowed = asked if allowed is None else allowed
+    why = f" ({asked:,} asked, the pipeline allows {allowed:,})" if asked > allowed else ""
+    return f"{min(asked, allowed):,}{what}{why}"
+
+
 def counts(by_name: Mapping[str, int]) -> str:
     """``3 failed, 10 succeeded``."""
     return ", ".join(f"{count:,} {name}" for name, count in sorted(by_name.items()) if count) or "none"

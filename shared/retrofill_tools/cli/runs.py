@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Annotated, TypeVar
 
 import typer
-from pydantic import ValidationError
 
 from retrofill.errors import UserError, WrongUsage
 from retrofill_core.contract.backfills import (
+    CANCELLING,
+    MAX_NAMED,
     BackfillCommandRejected,
     RunCancelAccepted,
     RunCancelRequested,
@@ -16,14 +20,13 @@ from retrofill_core.contract.backfills import (
     RunsRetried,
 )
 from retrofill_core.contract.base import MAX_INT, Message
-from retrofill_core.contract.explain import explain
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.run import RunState
+from retrofill_core.domain.run import MACHINE, RunState
 from retrofill_tools.cli import one_run
 from retrofill_tools.cli.arguments import Dates, read_bound, read_dates
 from retrofill_tools.cli.one_run import bounds
 from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit, backfill_ids, pipeline_names
-from retrofill_tools.cli.output import moment, print_json, print_table, print_text
+from retrofill_tools.cli.output import counts, moment, print_json, print_table, print_text
 from retrofill_tools.client.backfills import find_backfill
 from retrofill_tools.client.connect import load_settings, reading
 from retrofill_tools.client.intervals import FinishedRun, history
@@ -34,6 +37,7 @@ from retrofill_tools.client.runs import find_runs
 group = typer.Typer(
     name="runs", help="List, show, retry and cancel single runs, and read their logs.", no_args_is_help=True
 )
+Name = TypeVar("Name")
 Backfill = Annotated[str, typer.Argument(metavar="BACKFILL", help="The backfill's id.", autocompletion=backfill_ids)]
 intervals = typer.Typer(name="intervals", help="Show what became of a data interval.", no_args_is_help=True)
 
@@ -82,16 +86,63 @@ def cancel(
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel some runs: all that are named, or none. The backfill's other runs go on."""
+    """Cancel some runs, as many as are named, unless they have ended. The backfill's other runs go on."""
     if not backfill.strip():
         raise WrongUsage("the backfill's id is empty")
     if not (interval or run):
         raise WrongUsage("name the runs: --interval DATE or --run ID ('retrofill runs list' shows them)")
-    request = _request(interval or [], run or [])
-    answer = _answer(backfill, request, timeout, as_json)
-    if isinstance(answer, RunCancelAccepted) and not as_json:
-        count = len(answer.run_ids)
-        print_text(f"backfill {backfill}: cancelling {count:,} {'run' if count == 1 else 'runs'}")
+    answers = _cancelled(backfill, _requests(interval or [], run or []), timeout)
+    cancelled = answers[0].model_copy(
+        update={
+            "run_ids": tuple(id for each in answers for id in each.run_ids),
+            "intervals": tuple(start for each in answers for start in each.intervals),
+            "left": dict(sum((Counter(each.left) for each in answers), Counter())),
+        }
+    )
+    if as_json:
+        print_json(cancelled.model_dump(mode="json", exclude_none=True))
+    count, others = len(cancelled.run_ids), _words(cancelled.left)
+    if not count:
+        raise UserError(f"backfill {backfill}: no run was cancelled{others}")
+    if not as_json:
+        print_text(f"backfill {backfill}: cancelling {count:,} {'run' if count == 1 else 'runs'}{others}")
+
+
+def _requests(intervals: list[str], runs: list[int]) -> list[RunCancelRequested]:
+    """As many as it takes: one names a bounded number of runs."""
+    bounds = [read_bound("--interval", each) for each in intervals]
+    both = zip_longest(_chunks(bounds), _chunks(runs), fillvalue=())
+    return [RunCancelRequested(intervals=some, run_ids=ids) for some, ids in both]
+
+
+def _chunks(named: Sequence[Name]) -> list[tuple[Name, ...]]:
+    once = [*dict.fromkeys(named)]
+    return [tuple(once[n : n + MAX_NAMED]) for n in range(0, len(once), MAX_NAMED)]
+
+
+def _cancelled(backfill: str, requests: Sequence[RunCancelRequested], timeout: float) -> list[RunCancelAccepted]:
+    """The replies. Raises ``UserError`` for a rejection; says how many runs are being cancelled nevertheless."""
+    settings, found = load_settings(), list[RunCancelAccepted]()
+    for request in requests:
+        answer = ask(settings, Topic.BACKFILL_REQUESTS, backfill, request, timeout)
+        if isinstance(answer, RunCancelAccepted):
+            found.append(answer)
+        elif isinstance(answer, BackfillCommandRejected):
+            before = sum(len(each.run_ids) for each in found)
+            raise UserError(answer.message + (f" (of those named before, {before:,} are cancelled)" if before else ""))
+    return found
+
+
+def _words(left: Mapping[str, int]) -> str:
+    """How many stay as they are, and why."""
+    ended = {state: number for state, number in left.items() if state in MACHINE.terminal}
+    accepted = sum(left.values()) - sum(ended.values()) - left.get(CANCELLING, 0)
+    parts = (
+        f"{sum(ended.values()):,} had already ended ({counts(ended)})" if ended else "",
+        f"{left[CANCELLING]:,} already being cancelled" if CANCELLING in left else "",
+        f"the output of {accepted:,} was already accepted" if accepted else "",
+    )
+    return "".join(f"; {part}" for part in parts if part)
 
 
 @group.command()
@@ -108,10 +159,11 @@ def retry(
     intervals = tuple(read_dates(dates))
     if all_failed == bool(intervals):
         raise WrongUsage("name the runs: either --dates DATE,… or --all ('retrofill runs list' shows them)")
-    try:
-        request = RunRetryRequested(all_failed=all_failed, intervals=intervals)
-    except ValidationError as e:
-        raise WrongUsage(explain(e)) from e
+    if len(intervals) > MAX_NAMED:
+        raise WrongUsage(
+            f"--dates names {len(intervals):,} dates, at most {MAX_NAMED} may be: name fewer, or use --all"
+        )
+    request = RunRetryRequested(all_failed=all_failed, intervals=intervals)
     answer = _answer(backfill, request, timeout, as_json)
     if isinstance(answer, RunsRetried) and not as_json:
         print_text(f"backfill {backfill}: retrying {answer.runs:,} {'run' if answer.runs == 1 else 'runs'}")
@@ -125,14 +177,6 @@ def _answer(backfill: str, request: Message, timeout: float, as_json: bool) -> M
     if isinstance(answer, BackfillCommandRejected):
         raise UserError(answer.message)
     return answer
-
-
-def _request(intervals: list[str], runs: list[int]) -> RunCancelRequested:
-    bounds = tuple(read_bound("--interval", each) for each in intervals)
-    try:
-        return RunCancelRequested(intervals=bounds, run_ids=tuple(runs))
-    except ValidationError as e:
-        raise WrongUsage(explain(e)) from e
 
 
 @intervals.command("show")

@@ -53,7 +53,7 @@ def print_backfill(facts: FullBackfill) -> None:
             "purged": PURGED if facts.purged else None,
             "skipped": counts(facts.skipped) if facts.skipped else None,
             "started again": facts.runs_started_again or None,
-            "at once": facts.max_active_runs,
+            "at once": output.at_once(facts.max_active_runs, facts.pipeline_max_active_runs),
             "runs per attempt": _runs_per_attempt(facts),
             "order": "backwards" if facts.run_backwards else None,
             "reprocess": facts.reprocess_behavior,

@@ -21,7 +21,7 @@ from retrofill_core.store import budgets, reviews, rows
 from retrofill_core.store.backfills import run_counts
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.durations import recent
-from retrofill_core.store.pipelines import codes
+from retrofill_core.store.pipelines import codes, limit
 from retrofill_core.store.progress import costs, counts, estimates
 from retrofill_core.store.rows import columns_of
 from retrofill_core.store.states import in_state
@@ -32,6 +32,7 @@ from retrofill_tools.client.hosts import find_hosts, unserved
 from retrofill_tools.client.intervals import Calendar, calendar
 from retrofill_tools.client.pipelines import StoredDefinition
 from retrofill_tools.client.runs import FailedRun, Suspect, failed_runs, suspects
+from retrofill_tools.client.waiting import waits_for
 
 # At most this many attempts that did not come to their end, and suspects.
 ATTEMPTS = SUSPECTS = 10
@@ -125,6 +126,7 @@ class FullBackfill:
     calendar: Calendar
     undoes: str | None
     max_active_runs: int
+    pipeline_max_active_runs: int
     reprocess_behavior: str
     run_backwards: bool
     on_run_failure: str
@@ -277,6 +279,7 @@ def describe_backfill(conn: Connection, of: Backfill, failures: int) -> FullBack
         or _in_review(of, len(changed))
         or _used_up(conn, of)
         or without_drivers(conn, of, by_state)
+        or waits_for(conn, of, of.definition.pool, by_state)
         or _not_begun(conn, of.id)
         or _unpublished(conn, of, by_state),
         by_state=by_state,
@@ -288,6 +291,7 @@ def describe_backfill(conn: Connection, of: Backfill, failures: int) -> FullBack
         calendar=calendar(conn, of.id, of.definition.timezone, of.range_start, of.range_end),
         undoes=of.undoes,
         max_active_runs=of.max_active_runs,
+        pipeline_max_active_runs=limit(conn, of.pipeline_no),
         reprocess_behavior=of.reprocess_behavior,
         run_backwards=of.run_backwards,
         on_run_failure=of.on_run_failure,

@@ -87,6 +87,21 @@ def test_commands_are_followed_or_refused(cli, pipeline):
     assert "there is no backfill with this id" in unknown.err
 
 
+@pytest.mark.parametrize("by", ["--run", "--interval"])
+def test_any_number_of_runs_is_cancelled(cli, pipeline, by):
+    id = f"many{by.strip('-')}"
+    cli("backfill", "create", pipeline, "--from", "2025-01-01", "--to", "2025-10-31", "--id", id)
+    runs = cli("runs", "list", id, "--limit", "1000", "--json").document[:250]
+    named = [str(each["id"]) if by == "--run" else each["interval_start"][:10] for each in runs]
+    done = cli("runs", "cancel", id, *(part for name in named for part in (by, name)))
+    assert (done.out, done.err) == (f"backfill {id}: cancelling 250 runs\n", "")
+    answer = cli(
+        "runs", "cancel", id, *(part for name in named for part in (by, name)), "--interval", "2025-10-31", "--json"
+    )
+    assert (answer.status, len(answer.document["run_ids"]), answer.document["left"]) == (0, 1, {"cancelling": 250})
+    cli("backfill", "cancel", id)
+
+
 def test_runs_are_listed_and_cancelled(cli, pipeline):
     create(cli, pipeline, "spared")
     listed = cli("runs", "list", "spared", "--limit", "2", "--json").document
@@ -100,9 +115,13 @@ def test_runs_are_listed_and_cancelled(cli, pipeline):
     assert (answer["type"], len(answer["run_ids"]), second in answer["run_ids"]) == ("RunCancelAccepted", 2, True)
     refused = cli("runs", "cancel", "spared", "--run", str(first))
     assert (refused.status, refused.out, refused.err.count("\n")) == (1, "", 1)
-    assert f"run {first} of 2024-01-01T00:00:00-05:00 is already being cancelled" in refused.err
+    assert "no run was cancelled; 1 already being cancelled" in refused.err
+    unknown = cli("runs", "cancel", "spared", "--interval", "2024-01-04", "--run", "999999")
+    assert "the backfill has no run of id 999999" in unknown.err
     asked = [each["cancel_requested_at"] is not None for each in cli("runs", "list", "spared", "--json").document]
     assert asked == [True] * 3 + [False] * 28
+    mixed = cli("runs", "cancel", "spared", "--run", str(first), "--interval", "2024-01-05")
+    assert mixed.out == "backfill spared: cancelling 1 run; 1 already being cancelled\n"
     table = cli("runs", "list", "spared", "--state", "queued").out
     assert "2024-01-31" in table and max(map(len, table.splitlines())) <= 80
     assert cli("runs", "list", "spared", "--state", "failed").out == "no runs\n"

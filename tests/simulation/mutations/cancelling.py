@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from backfill_planner import run_cancels as planner
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import backfills, run_cancels
 from retrofill_core.store.clock import database_now
+from retrofill_core.store.run_cancels import Found
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import run, run_cancel
 from tests.simulation.mutations.patch import Patch, decided_with
@@ -30,11 +30,11 @@ def cancels_whole_batches(patch: Patch) -> None:
 
 def cancels_accepted_runs(patch: Patch) -> None:
     """A run is cancelled though its output was accepted."""
-    problems, queued = planner._problems, run_cancels.queued
+    why_left, queued = planner._why_left, run_cancels.queued
 
-    def as_if_running(names: Any, found: Any, zone: str) -> Iterator[str]:
+    def as_if_running(found: Found) -> str | None:
         accepted = (RunState.PUBLISHING, RunState.STAGED)
-        return problems(names, [replace(one, state="running") if one.state in accepted else one for one in found], zone)
+        return why_left(replace(found, state="running") if found.state in accepted else found)
 
     def accepted_too(conn: Any, backfill_ids: Any, most: int) -> Any:
         asked = select(run_cancel.c.run_id).where(run_cancel.c.run_id == run.c.id)
@@ -45,7 +45,7 @@ def cancels_accepted_runs(patch: Patch) -> None:
         )
         return queued(conn, backfill_ids, most)
 
-    patch(planner, "_problems", as_if_running)
+    patch(planner, "_why_left", as_if_running)
     patch(run_cancels, "queued", accepted_too)
 
 

@@ -88,6 +88,12 @@ def leases_by_the_owners_settings(patch: Patch) -> None:
     _without_own_clock(patch)
 
 
+def batches_keep_their_seats(patch: Patch) -> None:
+    """A batch goes on to its end, whoever waits."""
+    patch(attempts, "GIVES_WAY", false())
+    patch(attempts, "_LEASE_LEFT", attempts._lease_left())
+
+
 def begins_without_asking(patch: Patch) -> None:
     """A driver begins without checking that its attempt is still the live one."""
     patch(DriverHost, "may_begin", lambda self, launch, run_id: launch.lease_seconds)

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from backfill_planner.decide import Refuse
-from backfill_planner.run_cancels import MAX_RUNS
 from backfill_planner.run_retries import RetryRuns, decide
+from retrofill_core.contract.backfills import MAX_LISTED
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.run_cancels import Found
 
@@ -46,5 +46,5 @@ def test_a_date_without_a_run_is_named_and_the_others_counted():
 
 
 def test_what_the_reply_could_not_list_is_refused():
-    answer = decide(["2020-01-03"], [found(id=id) for id in range(MAX_RUNS + 1)], ZONE)
+    answer = decide(["2020-01-03"], [found(id=id) for id in range(MAX_LISTED + 1)], ZONE)
     assert answer == Refuse("it names more than 1,000 runs: name fewer, or retry all failed runs")

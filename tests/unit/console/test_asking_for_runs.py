@@ -12,9 +12,9 @@ from retrofill.errors import UserError
 from retrofill_console.answers import Refused
 from retrofill_console.api import requests
 from retrofill_console.api.inputs import NamedRuns
-from retrofill_console.api.requests import CANCELLABLE, cancel_runs
+from retrofill_console.api.requests import cancel_runs
 from retrofill_core.contract.backfills import BackfillCommandRejected, RunCancelRequested
-from retrofill_core.domain.run import UNFINISHED, RunState
+from retrofill_core.domain.run import CANCELLABLE, UNFINISHED, RunState
 from retrofill_tools.client.kafka import NoAnswer
 from retrofill_tools.client.runs import NamedRun
 

@@ -71,7 +71,7 @@ def test_what_becomes_of_a_run_that_its_attempt_left(state, cancel, how, lost, s
     if isinstance(step, Requeue):
         assert step.loss == (None if state == R.STARTING else ERROR)
     ends = CANCELLED if cancel and how != "done" else AttemptOutcome(how)
-    assert made.attempts == {OF: AttemptEnd(ends, ERROR)}
+    assert made.attempts == {OF: AttemptEnd(ends, 1, ERROR)}
     assert made.ignored == []
 
 
@@ -81,7 +81,7 @@ def test_what_becomes_of_a_run_that_its_attempt_left(state, cancel, how, lost, s
 def test_an_attempt_that_left_nothing_ends_as_it_did(state, cancel, how):
     """A cancel that came too late is none."""
     made = fold([over(how)], [run(state)], [attempt(cancel=cancel)])
-    assert (made.runs, made.attempts) == ({}, {OF: AttemptEnd(AttemptOutcome(how))})
+    assert (made.runs, made.attempts) == ({}, {OF: AttemptEnd(AttemptOutcome(how), 1)})
 
 
 @pytest.mark.parametrize("how", ["done", "released", "lost"])
@@ -163,7 +163,7 @@ def test_a_cancelled_batch_keeps_what_was_accepted():
     made = fold([over("lost", error=ERROR)], runs, [attempt(cancel=True)])
     assert made.runs[1] == [AwaitPublisher((), counted=False, error=ERROR)]
     assert [made.runs[id][0].state for id in (2, 3)] == [R.CANCELLED] * 2
-    assert made.attempts == {OF: AttemptEnd(CANCELLED, ERROR)}
+    assert made.attempts == {OF: AttemptEnd(CANCELLED, 1, ERROR)}
 
 
 @pytest.mark.parametrize("cancel", [False, True])
@@ -176,7 +176,7 @@ def test_a_publication_that_loses_every_driver_never_fails_but_pauses(cancel, lo
     pause = min(PUT_OFF_SECONDS * 2**lost, MAX_PUT_OFF_SECONDS)
     losses = (Loss(2, "no disk"),)
     assert steps(made) == [AwaitPublisher(losses, counted=True, suspect=True, error=ERROR, seconds=pause)]
-    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.LOST, ERROR)}
+    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.LOST, 1, ERROR)}
     # A release by the host is not counted.
     made = fold([over("released", error=ERROR)], [row], [publisher])
     assert steps(made) == [AwaitPublisher((), counted=False, error=ERROR)]
@@ -186,7 +186,7 @@ def test_a_publication_that_loses_every_driver_never_fails_but_pauses(cancel, lo
 def test_output_that_cannot_be_published_now_waits_for_a_later_publisher(mode):
     made = fold([put_off(), beat(), over("done")], [run(R.PUBLISHING, publication=3)], [attempt(mode=mode)])
     assert steps(made) == [AwaitPublisher((), counted=False, error=ERROR, seconds=8 * PUT_OFF_SECONDS)]
-    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.DONE)}
+    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.DONE, 1)}
 
 
 @pytest.mark.parametrize("state", [R.STARTING, R.RUNNING])
@@ -212,7 +212,7 @@ def test_a_driver_that_is_lost_right_after_it_staged_leaves_its_output_to_anothe
 def test_a_driver_that_was_not_heard_of_is_lost(state):
     """What waited may have begun without a report."""
     made = fold_of([run(state)]).lose(OF, SILENT)
-    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.LOST, SILENT)}
+    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.LOST, 1, SILENT)}
     *before, step = steps(made)
     assert before == ([Begin(first=False)] if state == R.STARTING else [])
     losses = (Loss(3 if state == R.STARTING else 2, SILENT.message, counted=False),)
@@ -249,12 +249,12 @@ def test_of_a_silent_attempt_that_is_to_be_cancelled_nothing_is_a_loss():
         3: [Begin(first=False), cancelled],
         4: [cancelled],
     }
-    assert made.attempts == {OF: AttemptEnd(CANCELLED, SILENT)}
+    assert made.attempts == {OF: AttemptEnd(CANCELLED, 1, SILENT)}
 
 
 def test_an_attempt_whose_runs_have_all_ended_is_lost_without_a_run():
     made = fold_of([run(R.SUCCEEDED), run(R.STARTING, 8, of=OF + 1)], [attempt(), attempt(OF + 1)]).lose(OF, SILENT)
-    assert (made.runs, made.attempts) == ({}, {OF: AttemptEnd(AttemptOutcome.LOST, SILENT)})
+    assert (made.runs, made.attempts) == ({}, {OF: AttemptEnd(AttemptOutcome.LOST, 1, SILENT)})
 
 
 def test_attempts_are_lost_one_after_the_other():

@@ -185,7 +185,7 @@ def test_a_whole_attempt_in_one_batch():
         1: [Begin(first=True), Accept(("/o",)), End(R.SUCCEEDED)],
         2: [Begin(first=False), End(R.SUCCEEDED)],
     }
-    assert (list(made.began), made.attempts, made.ignored) == ([OF], {OF: AttemptEnd(AttemptOutcome.DONE)}, [])
+    assert (list(made.began), made.attempts, made.ignored) == ([OF], {OF: AttemptEnd(AttemptOutcome.DONE, 1)}, [])
     assert [(step.run_id, step.attempt, step.to, step.announce) for step in made.tasks] == [
         (1, 1, "queued", False),
         (1, 1, "running", True),
@@ -200,11 +200,12 @@ def test_a_failed_run_leaves_the_rest_of_its_batch_as_it_was():
     losses = (Loss(1, "no disk"),)
     waiting = [run(R.STARTING, id, number=1, lost=1, losses=losses) for id in (3, 4)]
     runs = [run(R.RUNNING, 1), run(R.STARTING, 2), *waiting]
-    made = fold([ended("succeeded", 1), began(2), ended("failed", 2, error=ERROR), over()], runs)
+    made = fold([ended("succeeded", 1), began(2), ended("failed", 2, error=ERROR), over()], runs, [attempt(runs=4)])
     assert made.runs[1] == [End(R.SUCCEEDED)]
     assert made.runs[2] == [Begin(first=False), End(R.FAILED, ERROR)]
     assert made.runs[3] == made.runs[4] == [Requeue(None, losses, counted=False)]
-    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.DONE)}
+    # Its duration is that of the two that it executed.
+    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.DONE, 2)}
 
 
 def test_attempts_of_one_batch_do_not_mix():

@@ -55,7 +55,7 @@ def test_what_was_never_taken_over_began_nothing() -> None:
     made = fold_of(runs, [attempt(began=False)]).release(OF, UNHEARD)
     assert [type(step) for id in (7, 8) for step in made.runs[id]] == [Requeue, Requeue]
     assert not any(step.counted or step.loss for id in (7, 8) for step in made.runs[id])
-    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.RELEASED, UNHEARD)}
+    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.RELEASED, 1, UNHEARD)}
 
 
 def test_a_publisher_that_was_never_taken_over_does_not_count() -> None:

@@ -2,6 +2,7 @@
 and briefly left to such backfills of other shards. Of equals, the one served longest ago is first.
 """
 
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from retrofill_core.store.hosts import Seat
 from retrofill_core.store.seat_waits import Rank
 from run_starter import sharing
-from run_starter.sharing import RESERVED, FreeSeats, PipelineSlots, Rivals, Shortage, free_slots, most
+from run_starter.sharing import RESERVED, FreeSeats, FreeSlots, PipelineSlots, Rivals, Shortage, most
 
 POOLS = ["default", "gpu"]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -117,10 +118,41 @@ def test_nobody_gets_a_slot_while_a_poorer_one_of_its_pipeline_could_use_it(situ
 
 @given(taken=st.frozensets(st.integers(1, 20)), limit=st.integers(1, 20))
 def test_free_slots_are_the_lowest_and_with_the_taken_ones_hold_the_limit(taken, limit):
-    free = free_slots(taken, limit)
-    assert free == sorted(set(free) - taken)
-    assert len(free) == max(0, limit - len(taken))
-    assert all(slot in taken or slot in free for slot in range(1, (free[-1] if free else 0) + 1))
+    slots, listed = FreeSlots(taken, limit), Listed(taken, limit)
+    assert slots.left == listed.left == max(0, limit - len(taken))
+    assert [slots.take() for _ in range(slots.left)] == [listed.take() for _ in range(listed.left)]
+
+
+class Listed:
+    """Free slots as a list, which takes as long to make as the limit is high."""
+
+    def __init__(self, taken, limit):
+        self._free = [slot for slot in range(1, limit + 1) if slot not in taken][: max(0, limit - len(taken))]
+
+    @property
+    def left(self):
+        return len(self._free)
+
+    def take(self):
+        return self._free.pop(0)
+
+
+@given(situations())
+def test_slots_that_are_counted_are_shared_as_if_they_were_listed(situation):
+    counted, listed = deepcopy(situation), deepcopy(situation)
+    made, possible = share(*counted), most(*situation[:2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharing, "FreeSlots", Listed)
+        assert (made, possible, counted) == (share(*listed), most(*situation[:2]), listed)
+
+
+def test_a_limit_may_be_as_high_as_it_likes():
+    limit = 10**15
+    candidates = [Candidate(id, 1, limit, frozenset({1})) for id in ("a", "b")]
+    pipelines = {1: PipelineSlots(limit, frozenset({2, 3}))}
+    assert most(candidates, pipelines) == limit - 2
+    made = share(candidates, pipelines, seats(3))
+    assert (places(made, "a"), places(made, "b")) == ([(2, 1), (3, 5)], [(2, 4)])
 
 
 def places(made, id):

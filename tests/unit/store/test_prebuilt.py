@@ -72,8 +72,10 @@ HOT = {
     "free seats": lambda conn: hosts.lock_free(conn, [1], 0, "default", ["pool"], 1),
     "seats freed": lambda conn: hosts.free(conn, {1: True}),
     "unacknowledged": lambda conn: hosts.unacknowledged(conn, [1]),
-    "shard waits": lambda conn: seat_waits.wait(conn, 0, "default", seat_waits.Rank(1, NOW), 1.0),
-    "shard waits no more": lambda conn: seat_waits.wait_no_more(conn, 0, "default"),
+    "shard waits": lambda conn: seat_waits.wait(
+        conn, 0, seat_waits.Kind("default", False), seat_waits.Rank(1, NOW), 1.0
+    ),
+    "shard waits no more": lambda conn: seat_waits.wait_no_more(conn, 0, seat_waits.Kind("default", False)),
     "host": lambda conn: hosts.register(conn, "h", 2, 1.0, submits=True, note=None),
     "host renewed": lambda conn: hosts.renew(conn, 1, 1.0, submits=True, note="n"),
     "seats": lambda conn: hosts.seats_of(conn, [1]),

@@ -116,6 +116,11 @@ function Attempts({ facts }) {
 
 const REPROCESS = { none: "none that were processed", failed: "failed ones again", completed: "all again" };
 
+/** How many attempts may be live: no more than the pipeline allows. */
+function atOnce({ max_active_runs: asked, pipeline_max_active_runs: allowed }) {
+  return asked > allowed ? `${number(allowed)} (${number(asked)} asked, the pipeline allows ${number(allowed)})` : number(asked);
+}
+
 function Settings({ facts }) {
   const conf = Object.keys(facts.conf ?? {}).length ? html`<code>${JSON.stringify(facts.conf)}</code>` : null;
   const budget = facts.budget && Object.entries(facts.budget).map(([name, value]) => `${name.replace("_", " ")} ${value}`).join(", ");
@@ -124,7 +129,7 @@ function Settings({ facts }) {
       <${Facts} of=${[
         ["range", html`<span class="number">${range(facts.range_start, facts.range_end, facts.timezone)}</span> <span class="muted">${facts.timezone}</span>`],
         ["requested", html`<${Moment} at=${facts.requested_at} /> <span class="muted">UTC${facts.triggered_by ? `, by ${facts.triggered_by}` : ""}</span>`],
-        ["at once", number(facts.max_active_runs)],
+        ["at once", atOnce(facts)],
         ["runs of an attempt", facts.batch_now ? `now ${facts.batch_now.runs}: ${facts.batch_now.why}` : `${facts.batch_size}${facts.batch_mode === "range" ? ", as one range" : ""}`],
         ["order", facts.run_backwards ? "latest first" : null],
         ["reprocess", REPROCESS[facts.reprocess_behavior]],

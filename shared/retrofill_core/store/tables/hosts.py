@@ -61,12 +61,14 @@ seat = Table(
     Index("seat_attempt_key", "attempt_id", unique=True, postgresql_where=text("attempt_id IS NOT NULL")),
 )
 
-# A shard in which a backfill waits for a seat of a pool: others leave it one.
+# A shard in which a backfill waits for a seat of a pool: others leave it one, and batches give it theirs.
 seat_wait = Table(
     "seat_wait",
     metadata,
     Column("shard", Integer, primary_key=True),
     Column("pool", Text, primary_key=True, server_default=text("'default'")),
+    # Whether it needs a seat for spark-submit.
+    Column("submits", Boolean, primary_key=True, server_default=text("false")),
     # Of the first such backfill: its live attempts, and since when it waits (``Rank``).
     Column("live", Integer, nullable=False),
     Column("since", Moment, nullable=False, server_default=func.clock_timestamp()),

@@ -289,10 +289,11 @@ CREATE TABLE retrofill.run_starter_shard_offset (
 CREATE TABLE retrofill.seat_wait (
   shard INTEGER NOT NULL,
   pool TEXT DEFAULT 'default' NOT NULL,
+  submits BOOLEAN DEFAULT false NOT NULL,
   live INTEGER NOT NULL,
   since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
   until TIMESTAMP WITH TIME ZONE NOT NULL,
-  CONSTRAINT seat_wait_pkey PRIMARY KEY (shard, pool)
+  CONSTRAINT seat_wait_pkey PRIMARY KEY (shard, pool, submits)
 );
 
 CREATE TABLE retrofill.webhook_off (
