@@ -29,7 +29,7 @@ from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.states import BackfillStateChanged
 from retrofill_core.contract.topics import Topic
 from retrofill_core.deadlines.arming import Armer
-from retrofill_core.deadlines.rows import Subject
+from retrofill_core.deadlines.inserting import Subject
 from retrofill_core.domain.alert import DeadlineAlert
 from retrofill_core.domain.backfill import BackfillState, Publish
 from retrofill_core.domain.deadline import arm_planned, due_at_planning

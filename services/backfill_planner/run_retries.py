@@ -17,7 +17,7 @@ from retrofill.system.crash import crash_point
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import MAX_LISTED, RunRetryRequested, RunsRetried
 from retrofill_core.deadlines.arming import Armer, resolve
-from retrofill_core.deadlines.rows import Subject
+from retrofill_core.deadlines.inserting import Subject
 from retrofill_core.domain.alert import AT_PLANNING, DeadlineAlert
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.deadline import alerts_counting_from, arm_planned

@@ -14,9 +14,9 @@ from tenacity import Retrying, retry_if_exception_type, wait_exponential
 
 from callback_runner.claims import Claim
 from callback_runner.decide import Outcome, Raised, Superseded, after_try
+from callback_runner.interruptible import Try
 from callback_runner.kinds import Kinds
 from callback_runner.record import record
-from callback_runner.tries import Try
 from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.system.crash import crash_point

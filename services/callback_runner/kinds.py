@@ -8,8 +8,8 @@ from functools import cached_property, partial
 from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Outcome, Raised, Returned, switched_off, unknown
 from callback_runner.functions.process import Child
+from callback_runner.interruptible import Permit, ThreadTry, Try
 from callback_runner.topics.sender import TopicSender
-from callback_runner.tries import Permit, ThreadTry, Try
 from callback_runner.webhooks import protocol
 from callback_runner.webhooks.sender import Sender, make_sender
 from retrofill_core.settings import Settings

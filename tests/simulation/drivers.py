@@ -229,9 +229,9 @@ class Driver:
         if failed and len(runs) > 1:
             self.range_error = error
             return True
-        return self._stage([run for run in runs if error is None and self.world.stages(run)]) and all(
-            self._finish(run, error) for run in runs
-        )
+        if error is None and self.world.stages(runs):
+            return self._stage(runs)
+        return all(self._finish(run, error) for run in runs)
 
     def _tell(self, runs: Sequence[RunToDo], task: str, state: TaskState, error: ErrorInfo | None = None) -> None:
         for run in runs:
@@ -240,7 +240,7 @@ class Driver:
     def _finish(self, run: RunToDo, error: ErrorInfo | None) -> bool:
         if error is not None:
             return self._say(RunReported(**self._about(run), state="failed", error=error))
-        return self.world.stages(run) or self._say(RunReported(**self._about(run), state="succeeded"))
+        return self._say(RunReported(**self._about(run), state="succeeded"))
 
     def _stage(self, runs: Sequence[RunToDo]) -> bool:
         """Report staged output, which is published in one go while the next piece is under way."""
@@ -249,9 +249,8 @@ class Driver:
             bases = (self.world.places.base(path),) if self.launch.review else ()
             if not self._say(RunStaged(**self._about(run), outputs=(path,), bases=bases)):
                 return False
-        if runs:
-            self.staged.append(runs)
-        if runs and len(self.staged) == 1:
+        self.staged.append(runs)
+        if len(self.staged) == 1:
             self.world.scheduler.spawn(self.process, "publisher", self._publish_staged)
         return True
 
@@ -284,10 +283,12 @@ class Driver:
             if not self.beat():
                 return False
         self.world.oracle.publishing.begins(self.launch, runs)
-        if self.world.puts_off():
+        now = self.world.published_now(runs)
+        if not all(self._say(self._result(run)) for run in runs[:now]):
+            return False
+        if now < len(runs):
             self._put_off = ErrorInfo(type="Conflict", message="another commit came first")
-            return all(self._say(RunPublicationPutOff(**self._about(run), error=self._put_off)) for run in runs)
-        return all(self._say(self._result(run)) for run in runs)
+        return all(self._say(RunPublicationPutOff(**self._about(run), error=self._put_off)) for run in runs[now:])
 
     def _result(self, run: RunToDo) -> Report:
         if self.world.refuses(self.launch, run):

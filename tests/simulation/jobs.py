@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ from tests.simulation.world import World
 # Schedules between two collections of cyclic garbage; older generations are collected less often.
 COLLECT_EVERY = 20
 COLLECT_ALL_EVERY = 400
+# A mutation whose replacements are not called within so many schedules does not fit the code any more.
+CALLED_WITHIN = 200
 # Invariants about deadlines and callbacks. Most schedules have neither.
 ABOUT_DEADLINES = (10, 11)
 
@@ -100,19 +103,23 @@ def find(name: str, share: Share) -> Found | str:
     Only a violation or a schedule that is stuck finds it: with another exception, the mutation may not
     fit the code and break nothing that a check is for. A seed that also fails without the mutation does
     not count. If the mutation is about deadlines, schedules without deadlines are skipped and not counted.
+    What replaces a function must be called within the first schedules.
     """
-    other = ""
+    other, calls = "", Counter[str]()
     with shims.exchanged(), _collected_between():
         seeds = replace(share, schedules=None).seeds()
         if INVARIANT_OF[name] in ABOUT_DEADLINES:
             seeds = filter(_has_deadlines, seeds)
         for n, seed in enumerate(islice(seeds, share.schedules), 1):
-            with applied(name):
+            with applied(name) as patches:
                 error = _error_of(seed)
+            calls.update(patches.calls)
             if isinstance(error, Violation | Stuck) and _error_of(seed) is None:
                 return Found(seed, n, getattr(error, "check", type(error).__name__), str(error)[:150])
             if error is not None:
                 other = other or f"; seed {seed} ended with {type(error).__name__}: {error}"
+            if n == CALLED_WITHIN and (idle := sorted(each for each in calls if not calls[each])):
+                return f"replaces what nothing called in {n} schedules: {', '.join(idle)}{other}"
             _collect(n)
     return f"not found in {share.schedules} schedules{other}"
 

@@ -13,7 +13,8 @@ import pytest
 from sqlalchemy import func, select
 
 from retrofill_core.store import backfills, claims
-from tests.simulation.jobs import Share, find
+from tests.simulation import jobs
+from tests.simulation.jobs import CALLED_WITHIN, Share, find
 from tests.simulation.memory.engine import Database, Unsupported
 from tests.simulation.mutations import INVARIANT_OF, INVARIANTS, MUTATIONS, applied
 from tests.simulation.mutations.patch import Patch, Patches
@@ -23,6 +24,8 @@ from tests.simulation.shims import exchanged
 
 ROOT = Path(__file__).parents[2]
 SCHEDULES = 100
+# A value that no function reads.
+UNREAD = 1
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -102,6 +105,23 @@ def test_every_mutation_fits_the_code(name: str) -> None:
         pass
 
 
+@pytest.mark.long
+def test_every_mutation_replaces_what_the_services_call() -> None:
+    """A function that the code calls no more, or calls by another way, would be replaced in vain."""
+    replaced = Patches()
+    with exchanged():
+        for mutation in MUTATIONS.values():
+            mutation(lambda owner, name, _: replaced.count(owner, name))
+        try:
+            for seed in range(CALLED_WITHIN):
+                run_schedule(seed)
+                if all(replaced.calls.values()):
+                    break
+        finally:
+            replaced.undo()
+    assert not [name for name, times in replaced.calls.items() if not times]
+
+
 def test_a_mutation_that_does_not_fit_the_code_is_an_error() -> None:
     """Otherwise it would break the code in some other way and count as found."""
     patches = Patches()
@@ -109,6 +129,19 @@ def test_a_mutation_that_does_not_fit_the_code_is_an_error() -> None:
         patches(claims, "rooms", lambda conn: {})
     with pytest.raises(TypeError, match="too many positional arguments"):
         patches(claims, "next_queued", lambda conn: {})
+    with pytest.raises(AttributeError, match="reads UNREAD: the mutation replaces nothing"):
+        patches(sys.modules[__name__], "UNREAD", 2)
+
+
+def test_a_mutation_that_replaces_what_nothing_calls_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def idle(patch: Patch) -> None:
+        patch(sys.modules[__name__], "simulate", simulate)
+
+    monkeypatch.setitem(MUTATIONS, "idle", idle)
+    monkeypatch.setitem(INVARIANT_OF, "idle", 14)
+    monkeypatch.setattr(jobs, "CALLED_WITHIN", 1)
+    found = find("idle", Share(0, schedules=2))
+    assert found == f"replaces what nothing called in 1 schedules: {__name__}.simulate"
 
 
 def test_what_the_store_does_not_know_is_refused() -> None:

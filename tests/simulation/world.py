@@ -196,13 +196,15 @@ class World:
         """Whether user code does not end by itself for this interval."""
         return run.restores is None and (launch.pipeline.name, run.interval_start) in self.hanging
 
-    def stages(self, run: RunToDo) -> bool:
-        """Whether a run stages its output: every second one does, and each that undoes another."""
-        return run.restores is not None or run.id % 2 == 0
+    def stages(self, runs: Sequence[RunToDo]) -> bool:
+        """Whether runs that are executed at once stage their outputs: every second time, and all that undo others."""
+        return runs[0].restores is not None or runs[0].id % 2 == 0
 
-    def puts_off(self) -> bool:
-        """Whether an output cannot be published now. Once the faults are over, each can."""
-        return self.healed_at is None and self.random.random() < self.put_off
+    def published_now(self, runs: Sequence[RunToDo]) -> int:
+        """How many of these outputs can be published now, in order. Once the faults are over, all can."""
+        if self.healed_at is not None or self.random.random() >= self.put_off:
+            return len(runs)
+        return self.random.randrange(len(runs))
 
     def refuses(self, launch: LaunchRequest, run: RunToDo) -> bool:
         """Whether a table refuses the output of this interval for ever."""

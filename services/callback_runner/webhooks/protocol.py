@@ -14,7 +14,7 @@ from standardwebhooks import Webhook
 
 from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Outcome, Raised, Returned, unknown
-from callback_runner.tries import Permit
+from callback_runner.interruptible import Permit
 from callback_runner.webhooks.addresses import Refused
 from callback_runner.webhooks.bodies import ready_made
 from callback_runner.webhooks.sender import Answer, NotConnected, Sender

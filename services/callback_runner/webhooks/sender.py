@@ -13,7 +13,7 @@ from typing import Any
 import httpcore
 import httpx
 
-from callback_runner.tries import CutOff, Permit
+from callback_runner.interruptible import CutOff, Permit
 from callback_runner.webhooks.addresses import Allowed
 
 # Bytes of a response that are read, for the error message.

@@ -12,7 +12,7 @@ from retrofill.states.task_run import MACHINE as TASK_MACHINE
 from retrofill.states.task_run import TaskState
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.deadlines.arming import Armer, resolve
-from retrofill_core.deadlines.rows import Subject, last_runtimes
+from retrofill_core.deadlines.inserting import Subject, last_runtimes
 from retrofill_core.domain.alert import AT_RUN_START, AT_TASK_START, DeadlineAlert, Reference, check_handled
 from retrofill_core.domain.deadline import Arming, alerts_counting_from, arm, arm_by_average
 from retrofill_core.domain.pipeline import PipelineDefinition

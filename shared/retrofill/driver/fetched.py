@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retrofill.driver.conversation import Conversation
-from retrofill.user_code.importing import CodeUnavailable
+from retrofill.user_code.attempt_code import CodeUnavailable
 
 
 class Fetched:

@@ -31,7 +31,7 @@ from retrofill.protocol.launch import Launch, LaunchedRun, Piece
 from retrofill.protocol.table_output import TableOutput
 from retrofill.states.attempt import AttemptMode
 from retrofill.tracing import fail_span, span
-from retrofill.user_code.importing import Code
+from retrofill.user_code.attempt_code import Code
 
 log = get_log(__name__)
 

@@ -13,7 +13,7 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import DeadlineArmed, DeadlineResolved
 from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.topics import Topic
-from retrofill_core.deadlines.rows import NewDeadline, Subject, insert_deadlines, insert_planned, reserve_ids
+from retrofill_core.deadlines.inserting import NewDeadline, Subject, insert_deadlines, insert_planned, reserve_ids
 from retrofill_core.domain.alert import DeadlineAlert
 from retrofill_core.domain.deadline import DeadlineState, Due
 from retrofill_core.store.arrays import CHUNK

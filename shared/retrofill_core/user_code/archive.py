@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from retrofill.user_code.loading import absolute
+from retrofill.user_code.pipeline_files import absolute
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.user_code.source import Source
 

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import Protocol
 
-from retrofill.user_code.importing import CodeUnavailable as CodeUnavailable
+from retrofill.user_code.attempt_code import CodeUnavailable as CodeUnavailable
 from retrofill_core.user_code.archive import Archive
 
 ADVICE_TO_APPLY = "set RETROFILL_CODE_STORE to a directory or address that the drivers share, or apply with --in-place"

@@ -152,11 +152,11 @@ INVARIANT_OF = {mutation.__name__: n for n, (_, mutations) in INVARIANTS.items()
 
 
 @contextmanager
-def applied(name: str) -> Iterator[None]:
+def applied(name: str) -> Iterator[Patches]:
     """Apply the mutation ``name`` inside the block."""
     patches = Patches()
     try:
         MUTATIONS[name](patches)
-        yield
+        yield patches
     finally:
         patches.undo()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from backfill_planner import endings
@@ -24,6 +25,6 @@ def undos_are_announced_as_success(patch: Patch) -> None:
     """The end of an undo calls what the end of a backfill does."""
 
     def always(tx: Any, row: Any, state: Any, event: Any, now: Any, partitions: Any) -> None:
-        call_for_end(tx, {**row, "undoes": None}, state, event, now, partitions)  # type: ignore[arg-type]
+        call_for_end(tx, replace(row, undoes=None), state, event, now, partitions)
 
     patch(endings, "call_for_end", always)

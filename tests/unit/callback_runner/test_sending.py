@@ -12,7 +12,7 @@ import pytest
 from tests.support.receiver import Answer, receiving
 
 from callback_runner.decide import Raised, Returned
-from callback_runner.tries import CutOff, Permit, ThreadTry
+from callback_runner.interruptible import CutOff, Permit, ThreadTry
 from callback_runner.webhooks.addresses import Allowed, Refused
 from callback_runner.webhooks.sender import NotConnected, Sender
 

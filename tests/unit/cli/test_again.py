@@ -12,7 +12,7 @@ from tests.support.sessions import MemoryStore
 
 from backfill_planner.requests import _of_backfill
 from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.deadlines.rows import Subject, insert_deadlines
+from retrofill_core.deadlines.inserting import Subject, insert_deadlines
 from retrofill_core.domain.alert import finish_by
 from retrofill_core.domain.backfill import ReprocessBehavior
 from retrofill_core.domain.deadline import Arming, DeadlineState

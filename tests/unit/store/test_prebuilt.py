@@ -12,7 +12,7 @@ from tests.support.sessions import MemoryStore, rollback
 from retrofill_core.bus.faults import Fenced, Poison
 from retrofill_core.bus.transaction import Move, lock_shard, move_offsets, update_shard
 from retrofill_core.contract.topics import RUN_STARTER
-from retrofill_core.deadlines import rows
+from retrofill_core.deadlines import inserting
 from retrofill_core.domain.alert import DeadlineAlert
 from retrofill_core.domain.deadline import Arming, DeadlineState
 from retrofill_core.store import (
@@ -47,7 +47,7 @@ OWN = SERVICE_TABLES[RUN_STARTER.package]
 KIND = digests.Kind("p", "a", "t", 5.0)
 NEW = attempts.NewAttempt("b", 1, "each", 0, 1, 1, 1, {}, "h", 1, 1)
 ALERT = DeadlineAlert.model_validate(alert("x", "RUN_QUEUED_AT", 1, callback="page"))
-SUBJECTS = [rows.Subject(None, Arming(NOW, DeadlineState.ARMED))]
+SUBJECTS = [inserting.Subject(None, Arming(NOW, DeadlineState.ARMED))]
 CALL = callbacks.NewCallback(1, 0, "f", "function", {}, {}, {}, "p", NOW)
 OUT = outbox.Outgoing("t", b"k", b"v", ())
 # Each works on a database without rows.
@@ -132,8 +132,8 @@ HOT = {
     "failures": lambda conn: failures.count_failed(conn, "b"),
     "outbox filled": lambda conn: outbox.insert_rows(conn, OWN, [OUT]),
     "outbox": lambda conn: outbox.take(conn, OWN, 1, 1, ["t"]),
-    "deadlines armed": lambda conn: rows.insert_deadlines(conn, "b", "p", ALERT, SUBJECTS, 1),
-    "runtimes": lambda conn: rows.last_runtimes(conn, 1, 5),
+    "deadlines armed": lambda conn: inserting.insert_deadlines(conn, "b", "p", ALERT, SUBJECTS, 1),
+    "runtimes": lambda conn: inserting.last_runtimes(conn, 1, 5),
     "deadlines due": lambda conn: deadlines.lock_due(conn, 0, [1]),
     "deadlines named": lambda conn: deadlines.lock_named(conn, 0, [1]),
     "armed deadlines": lambda conn: deadlines.armed(conn, 0, [1]),
