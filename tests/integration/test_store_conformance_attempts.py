@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -248,6 +249,38 @@ def test_ranges_of_which_other_runs_are_to_be_published(both: Both) -> None:
     )
     first, second = [1, [1, 2, 3]], [2, [4, 5, 6]]
     assert [said[n][-1] for n in (3, 5, 6, 8, 9)] == [[first, second], [first], [first], [first], []]
+
+
+def test_a_host_renews_the_leases_of_its_own_live_attempts_that_it_has_acknowledged(both: Both) -> None:
+    """By their own length. What another transaction has locked is passed over."""
+
+    def left(conn: Any) -> list[float | None]:
+        return [lease_left(conn, attempt, attempt) for attempt in (1, 2, 3)]
+
+    def unacknowledged(conn: Any) -> Any:
+        conn.execute(update(t.seat).where(t.seat.c.attempt_id == 2).values(acknowledged_at=None))
+
+    by_any = partial(attempts.renew, ids=[1, 2, 3, 9], own=[1, 2, 3])
+    said = both.play(
+        *BASE,
+        ("a", lambda conn: [(claim(conn, n, n), give(conn, n, n)) for n in (1, 2, 3)]),
+        ("a", lambda conn: conn.execute(update(t.attempt).values(lease_seconds=t.attempt.c.id * 100.0)).rowcount),
+        ("a", lambda conn: sorted(attempts.renew(conn, [1, 2], [2, 3]))),
+        ("a", lambda conn: sorted(attempts.renew(conn, [1], [1, 2]))),
+        ("a", left),
+        ("a", unacknowledged),
+        ("a", lambda conn: sorted(by_any(conn))),
+        ("a", lambda conn: over(conn, 3, "lost")),
+        ("a", lambda conn: sorted(by_any(conn))),
+        ("a", commit),
+        ("b", lambda conn: sorted(attempts.lock(conn, [1]))),
+        ("a", lambda conn: sorted(by_any(conn))),
+        ("b", commit),
+        ("a", lambda conn: sorted(by_any(conn))),
+        ("a", commit),
+    )
+    assert [said[n] for n in (5, 6, 9, 11, 14, 16)] == [[2], [1], [1, 3], [1], [], [1]]
+    assert said[7][:2] == [10, 20]
 
 
 def test_what_is_left_of_a_lease(both: Both) -> None:

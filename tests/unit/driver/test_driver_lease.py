@@ -8,12 +8,15 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from retrofill.driver.lease import SHARE, Lease
+from retrofill.driver.report import Wire
 
 L = 10.0
 
@@ -215,3 +218,34 @@ def test_threads_a_stopped_lease_does_not_end_the_process() -> None:
     assert lease.last_until(time.monotonic() + 1.0)
     lease.stop()
     assert not ended.wait(1.5)
+
+
+class Host:
+    """The host's end of a conversation: it says things to what listens."""
+
+    def __init__(self) -> None:
+        self.say_to: dict[str, Callable[[Any], object]] = {}
+        self.heard: list[Any] = []
+
+    def on(self, kind: str, handler: Callable[[Any], object]) -> None:
+        self.say_to[kind] = handler
+
+    def say(self, kind: str, fields: Any) -> None:
+        self.heard.append(fields["number"])
+
+
+def test_a_lease_that_was_renewed_in_postgres_lasts_and_its_heartbeat_is_still_no_report_that_kafka_has() -> None:
+    host, renewed = Host(), list[int]()
+    wire = Wire(host, on_loss=lambda why: None)  # type: ignore[arg-type]
+    for number in (1, 2, 3):
+        wire.send("AttemptHeartbeat", {}, partial(renewed.append, number))
+    flushed = threading.Thread(target=wire.flush, daemon=True)
+    flushed.start()
+    host.say_to["renewed"](2)
+    assert (host.heard, renewed) == ([1, 2, 3], [1, 2])
+    assert flushed.is_alive()
+    host.say_to["acknowledged"](3)
+    flushed.join(20)
+    assert not flushed.is_alive()
+    # That of an earlier one renews nothing, because later ones count.
+    assert set(renewed[2:]) == {1, 2, 3}

@@ -84,6 +84,7 @@ HOT = {
     "attempts locked": lambda conn: attempts.lock(conn, [1]),
     "attempt moved": lambda conn: attempts.move(conn, "running", [{"id": 1}], {"began_at": NOW}),
     "leases": lambda conn: attempts.leases(conn, 0),
+    "leases renewed by a host": lambda conn: attempts.renew(conn, [1], [1]),
     "leases extended": lambda conn: attempts.extend_leases(conn, {1: NOW}),
     "runs named by date": lambda conn: run_cancels.starting_within(conn, "b", [(NOW, NOW)], 1),
     "runs named by id": lambda conn: run_cancels.with_ids(conn, "b", [1], after=0),
