@@ -43,7 +43,14 @@ class Ends(Host):
         raise AssertionError(f"a driver asked for the code {sha256}")
 
     def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+        self,
+        launch: LaunchRequest,
+        *,
+        reported: bool,
+        reason: str,
+        exited: bool = True,
+        begun: int | None = None,
+        unheard: bool = False,
     ) -> None:
         self.ended.put(DriverEnd(launch.key, begun, reported, exited))
 

@@ -217,12 +217,19 @@ class Host(Protocol):
         """
 
     def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+        self,
+        launch: LaunchRequest,
+        *,
+        reported: bool,
+        reason: str,
+        exited: bool = True,
+        begun: int | None = None,
+        unheard: bool = False,
     ) -> None:
         """A driver exited or is free again. ``reported``: it reported the end, else it was lost.
 
         ``exited``: false if it may still run out of reach; then only its lease ends the attempt.
-        ``begun``: the last run that it was allowed to begin.
+        ``begun``: the last run that it was allowed to begin. ``unheard``: it worked until its lease ended.
         """
 
     def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:

@@ -151,7 +151,8 @@ class SparkSubmit:
                 exited, left = self._kill(launch), False
             self._forget(key)
             self._count(reported or answers.begun is not None, reason)
-            answers.ended(reported=reported, reason=reason, exited=exited)
+            unheard = submitted is not None and processes.was_unheard(submitted.process)
+            answers.ended(reported=reported, reason=reason, exited=exited, unheard=unheard)
             if left:
                 # After the report, which must come before the end of the lease. The next attempt waits for it too.
                 self._kill(launch)

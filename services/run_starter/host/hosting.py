@@ -103,7 +103,14 @@ class DriverHost:
             self._changed.notify_all()
 
     def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+        self,
+        launch: LaunchRequest,
+        *,
+        reported: bool,
+        reason: str,
+        exited: bool = True,
+        begun: int | None = None,
+        unheard: bool = False,
     ) -> None:
         """Report the end of a driver that did not do so itself."""
         if not reported:
@@ -115,8 +122,9 @@ class DriverHost:
             )
             if exited:
                 error = ErrorInfo(type="DriverLost", message=reason[:4000])
-                # What began nothing does not count.
-                how: Literal["released", "lost"] = "released" if self._closing or begun is None else "lost"
+                # What began nothing does not count, nor does what worked.
+                spared = self._closing or begun is None or unheard
+                how: Literal["released", "lost"] = "released" if spared else "lost"
                 self.report(AttemptEnded(**launch.about, state=how, error=error, begun=begun))
         self.changed()
 

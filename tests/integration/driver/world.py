@@ -105,7 +105,14 @@ class Recorder:
         return code_of(self._settings, sha256, whole)
 
     def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+        self,
+        launch: LaunchRequest,
+        *,
+        reported: bool,
+        reason: str,
+        exited: bool = True,
+        begun: int | None = None,
+        unheard: bool = False,
     ) -> None:
         self._ended.put(End(launch.attempt_id, begun, reported, reason))
 

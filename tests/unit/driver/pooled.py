@@ -115,7 +115,14 @@ class Recorder:
         raise AssertionError(reason)
 
     def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+        self,
+        launch: LaunchRequest,
+        *,
+        reported: bool,
+        reason: str,
+        exited: bool = True,
+        begun: int | None = None,
+        unheard: bool = False,
     ) -> None:
         self.begun[launch.attempt_id] = begun
         self._ended.put((launch.attempt_id, reported, reason))

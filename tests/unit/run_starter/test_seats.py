@@ -90,10 +90,15 @@ class Reports(DriverHost):
 LAUNCH: Any = SimpleNamespace(backfill_id="b", attempt_id=1, about={"backfill_id": "b", "attempt_id": 1}, key=1)
 
 
-@pytest.mark.parametrize(("begun", "state"), [(None, "released"), (7, "lost")])
-def test_a_driver_that_ended_before_it_might_begin_is_no_loss(begun: int | None, state: str) -> None:
+@pytest.mark.parametrize(
+    ("begun", "unheard", "state"),
+    [(None, False, "released"), (None, True, "released"), (7, False, "lost"), (7, True, "released")],
+)
+def test_a_driver_that_could_not_begin_or_was_not_heard_is_no_loss(
+    begun: int | None, unheard: bool, state: str
+) -> None:
     host = Reports()
-    host.driver_ended(LAUNCH, reported=False, reason="gone", begun=begun)
+    host.driver_ended(LAUNCH, reported=False, reason="gone", begun=begun, unheard=unheard)
     assert host.states == [state]
     assert host.drivers_changed.is_set()
 
