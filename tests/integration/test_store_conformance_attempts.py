@@ -36,7 +36,7 @@ from tests.support.sessions import Step, commit, together
 from retrofill.sdk.names import MAX_BATCH
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, backfills, claims, launches, reviews, runs
+from retrofill_core.store import attempts, backfills, claims, hosts, launches, reviews, runs
 from retrofill_core.store import tables as t
 from retrofill_core.store.transition import Plus
 
@@ -281,6 +281,24 @@ def test_a_host_renews_the_leases_of_its_own_live_attempts_that_it_has_acknowled
     )
     assert [said[n] for n in (5, 6, 9, 11, 14, 16)] == [[2], [1], [1, 3], [1], [], [1]]
     assert said[7][:2] == [10, 20]
+
+
+def test_a_host_is_silent_once_half_of_its_lease_is_over_or_its_row_is_gone(both: Both) -> None:
+    """Measured by the length of the attempt's own lease, which is 30 seconds here."""
+
+    def lasts(host: int, seconds: float) -> Step:
+        return ("a", lambda conn: hosts.renew(conn, host, seconds, submits=False, note=None))
+
+    said = both.play(
+        *BASE,
+        ("a", lambda conn: [claim(conn, n, n) for n in (1, 2, 3)]),
+        *(lasts(host, seconds) for host, seconds in ((1, 3600.0), (2, 10.0), (3, 20.0))),
+        ("a", lambda conn: conn.execute(update(t.attempt).where(t.attempt.c.id == 3).values(host_id=None)).rowcount),
+        ("a", lambda conn: sorted(hosts.silent(conn, [1, 2, 3, 9]))),
+        ("a", lambda conn: sorted(hosts.silent(conn, [1]))),
+        ("a", commit),
+    )
+    assert said[-3:-1] == [[2, 3], []]
 
 
 def test_what_is_left_of_a_lease(both: Both) -> None:

@@ -33,7 +33,7 @@ from run_starter.definitions import Definitions
 from run_starter.memory import LEASES_KEY
 from run_starter.reports.decide import Fold
 from run_starter.reports.handling import Rows, settle
-from run_starter.reports.losses import SILENT
+from run_starter.reports.losses import HOST_SILENT, SILENT
 from run_starter.reports.steps import Outcome
 from run_starter.reports.timeouts import interrupt
 
@@ -151,6 +151,7 @@ class Leases:
         ids = [lease.attempt_id for lease in self._leases(tx) if lease.until < moment]
         # Seats are locked before attempts.
         unacknowledged = hosts.unacknowledged(tx.conn, ids) if ids else set()
+        silent = hosts.silent(tx.conn, ids) if ids else set()
         found = {
             id: row
             for id, row in attempts.lock(tx.conn, ids).items()
@@ -158,10 +159,12 @@ class Leases:
             and row.lease_until < moment
             and self._remaining(tx.partition, id, row.lease_until, row.lease_seconds) <= 0
         }
-        self.set_aside.each(tx, _first(found), lambda tx, rows: self._lose(tx, rows, unacknowledged))
+        self.set_aside.each(tx, _first(found), lambda tx, rows: self._lose(tx, rows, unacknowledged, silent))
 
-    def _lose(self, tx: Transaction, rows: Sequence[Attempt], unacknowledged: Collection[int]) -> None:
-        """End locked attempts."""
+    def _lose(
+        self, tx: Transaction, rows: Sequence[Attempt], unacknowledged: Collection[int], silent: Collection[int]
+    ) -> None:
+        """End locked attempts. ``silent``: those whose hosts are silent, too."""
         found = {row.id: row for row in rows}
 
         def lose(fold: Fold) -> Outcome:
@@ -169,7 +172,7 @@ class Leases:
                 if id in unacknowledged:
                     fold.release(id, UNHEARD)
                 else:
-                    fold.lose(id, SILENT)
+                    fold.lose(id, HOST_SILENT if id in silent else SILENT, shared=id in silent)
                 log.warning("lease_ended", attempt=id, backfill=row.backfill_id)
             return fold.outcome
 

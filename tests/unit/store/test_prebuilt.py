@@ -72,6 +72,7 @@ HOT = {
     "free seats": lambda conn: hosts.lock_free(conn, [1], 0, "default", ["pool"], 1),
     "seats freed": lambda conn: hosts.free(conn, {1: True}),
     "unacknowledged": lambda conn: hosts.unacknowledged(conn, [1]),
+    "attempts of silent hosts": lambda conn: hosts.silent(conn, [1]),
     "shard waits": lambda conn: seat_waits.wait(conn, 0, "default", seat_waits.Rank(1, NOW), 1.0),
     "shard waits no more": lambda conn: seat_waits.wait_no_more(conn, 0, "default"),
     "host": lambda conn: hosts.register(conn, "h", 2, 1.0, submits=True, note=None),
