@@ -67,7 +67,10 @@ class StarterHandler(Handler):
         self._context = context
         self._definitions = Definitions()
         # The last task's report travels with the run's, which follows at once.
-        reports = partial(producer, settings, f"{context.instance}-reports", **{"linger.ms": 1})
+        # They wait for Kafka for as long as it takes, as many as the client keeps (``queue.buffering.max.messages``).
+        reports = partial(
+            producer, settings, f"{context.instance}-reports", **{"linger.ms": 1, "message.timeout.ms": 0}
+        )
         self.host = DriverHost(
             context.engine,
             ReportWire(reports, settings.topic_prefix, context.partitions),
@@ -75,14 +78,12 @@ class StarterHandler(Handler):
             lineage_of(settings),
         )
         self._executor = build_executors(settings, self.host) if executors is None else Pools(executors)
-        self._watch = Watch(context.engine, self._executor)
-        self._watch.start()
         self._leases = Leases(context.topic_ids.ends, self._definitions, settings.max_lost_attempts, context.partitions)
         launching = Launching(
             self._executor,
             self._definitions,
             settings.lease_seconds,
-            launched=self._watch.wake,
+            launched=lambda: self._watch.wake(),
             installation=context.installation,
             keep_replaced_days=settings.keep_replaced_days,
             staged_tables=settings.staged_tables,
@@ -91,6 +92,8 @@ class StarterHandler(Handler):
         logs = context.serve(f"/logs/{secrets.token_hex(16)}/", LogPage(folder_of(settings)))
         pools = self._executor.executors
         self._seats = Seats(context.engine, context.instance, settings, self.host, by_rows, pools, logs)
+        self._watch = Watch(context.engine, self._executor, self.host.heartbeats, lambda: self._seats.ids)
+        self._watch.start()
         self._seats.start()
         self._claims = Claims(Starting(launching, self._leases, lambda: self._seats.ids), settings.driver_slots)
         # Shards whose next batch leaves its checks to transactions of their own.

@@ -181,7 +181,7 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(
         60.0,
         gt=0,
-        description="A run's lease: how long a silent driver counts as alive, and how long Kafka may be away",
+        description="A run's lease: how long a silent driver counts as alive, and how long Kafka and Postgres may both be away",
     )
     max_lost_attempts: int = Field(
         5, ge=1, description="Lost drivers of a run that is retried alone, after its first loss, after which it fails"

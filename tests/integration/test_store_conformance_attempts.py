@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ from tests.support.sessions import Step, commit, together
 from retrofill.sdk.names import MAX_BATCH
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, backfills, claims, launches, reviews, runs
+from retrofill_core.store import attempts, backfills, claims, hosts, launches, reviews, runs
 from retrofill_core.store import tables as t
 from retrofill_core.store.transition import Plus
 
@@ -248,6 +249,56 @@ def test_ranges_of_which_other_runs_are_to_be_published(both: Both) -> None:
     )
     first, second = [1, [1, 2, 3]], [2, [4, 5, 6]]
     assert [said[n][-1] for n in (3, 5, 6, 8, 9)] == [[first, second], [first], [first], [first], []]
+
+
+def test_a_host_renews_the_leases_of_its_own_live_attempts_that_it_has_acknowledged(both: Both) -> None:
+    """By their own length. What another transaction has locked is passed over."""
+
+    def left(conn: Any) -> list[float | None]:
+        return [lease_left(conn, attempt, attempt) for attempt in (1, 2, 3)]
+
+    def unacknowledged(conn: Any) -> Any:
+        conn.execute(update(t.seat).where(t.seat.c.attempt_id == 2).values(acknowledged_at=None))
+
+    by_any = partial(attempts.renew, ids=[1, 2, 3, 9], own=[1, 2, 3])
+    said = both.play(
+        *BASE,
+        ("a", lambda conn: [(claim(conn, n, n), give(conn, n, n)) for n in (1, 2, 3)]),
+        ("a", lambda conn: conn.execute(update(t.attempt).values(lease_seconds=t.attempt.c.id * 100.0)).rowcount),
+        ("a", lambda conn: sorted(attempts.renew(conn, [1, 2], [2, 3]))),
+        ("a", lambda conn: sorted(attempts.renew(conn, [1], [1, 2]))),
+        ("a", left),
+        ("a", unacknowledged),
+        ("a", lambda conn: sorted(by_any(conn))),
+        ("a", lambda conn: over(conn, 3, "lost")),
+        ("a", lambda conn: sorted(by_any(conn))),
+        ("a", commit),
+        ("b", lambda conn: sorted(attempts.lock(conn, [1]))),
+        ("a", lambda conn: sorted(by_any(conn))),
+        ("b", commit),
+        ("a", lambda conn: sorted(by_any(conn))),
+        ("a", commit),
+    )
+    assert [said[n] for n in (5, 6, 9, 11, 14, 16)] == [[2], [1], [1, 3], [1], [], [1]]
+    assert said[7][:2] == [10, 20]
+
+
+def test_a_host_is_silent_once_half_of_its_lease_is_over_or_its_row_is_gone(both: Both) -> None:
+    """Measured by the length of the attempt's own lease, which is 30 seconds here."""
+
+    def lasts(host: int, seconds: float) -> Step:
+        return ("a", lambda conn: hosts.renew(conn, host, seconds, submits=False, note=None))
+
+    said = both.play(
+        *BASE,
+        ("a", lambda conn: [claim(conn, n, n) for n in (1, 2, 3)]),
+        *(lasts(host, seconds) for host, seconds in ((1, 3600.0), (2, 10.0), (3, 20.0))),
+        ("a", lambda conn: conn.execute(update(t.attempt).where(t.attempt.c.id == 3).values(host_id=None)).rowcount),
+        ("a", lambda conn: sorted(hosts.silent(conn, [1, 2, 3, 9]))),
+        ("a", lambda conn: sorted(hosts.silent(conn, [1]))),
+        ("a", commit),
+    )
+    assert said[-3:-1] == [[2, 3], []]
 
 
 def test_what_is_left_of_a_lease(both: Both) -> None:

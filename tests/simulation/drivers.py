@@ -23,7 +23,8 @@ from retrofill_core.contract.runs import (
     TaskReported,
 )
 from retrofill_core.contract.topics import Topic
-from run_starter.executors import LaunchRequest, RunToDo, TimedOut
+from run_starter.executors import LaunchRequest, OnDelivery, RunToDo, TimedOut
+from run_starter.host.hosting import DriverHost
 from tests.simulation.hanging import hang
 from tests.simulation.places import Ended
 from tests.simulation.servers import wire
@@ -57,6 +58,8 @@ class Driver:
         self.begun: int | None = None
         # Why its range failed as a whole.
         self.range_error: ErrorInfo | None = None
+        # Of heartbeats that wait at the host for Kafka: what is to be called once it has them.
+        self._undelivered: list[OnDelivery] = []
         # The task that it ends itself for.
         self.timed_out: TimedOut | None = None
         # Whether a run failed, after which the process is replaced.
@@ -220,7 +223,7 @@ class Driver:
                 if task is self.launch.pipeline.tasks[0] and any(world.hangs(self.launch, run) for run in runs):
                     return hang(self, runs, task)
                 for _ in range(world.scheduler.random.randint(0, 2)):
-                    world.scheduler.wait(object(), world.scheduler.random.random() * lease / 2)
+                    self._wait(world.scheduler.random.random() * lease / 2)
                     if not self.beat():
                         return False
                 self._tell(runs, task.name, TaskState.FAILED if failed else TaskState.SUCCEEDED, error)
@@ -279,7 +282,7 @@ class Driver:
         Takes a while, so that faults can hit it.
         """
         for _ in range(self.world.scheduler.random.randint(0, 2)):
-            self.world.scheduler.wait(object(), self.world.scheduler.random.random() * self.lease / 2)
+            self._wait(self.world.scheduler.random.random() * self.lease / 2)
             if not self.beat():
                 return False
         self.world.oracle.publishing.begins(self.launch, runs)
@@ -303,13 +306,45 @@ class Driver:
             return RunReported(**self._about(run), state="failed", error=error)
         return RunReported(**self._about(run), state="succeeded", published=(PublishedOutput(name=path),))
 
+    def _wait(self, seconds: float) -> None:
+        """Work for so long. While Kafka is away, beat regularly."""
+        scheduler = self.world.scheduler
+        end = scheduler.now + seconds
+        while (left := end - scheduler.now) > 0:
+            scheduler.wait(object(), min(left, self.lease / 5))
+            if self.world.broker.down:
+                self.beat()
+
     def beat(self) -> bool:
+        """Send a heartbeat. Returns whether the lease lasts."""
         sent = self._clock()
         if not self.works():
             return False
+        if self.world.broker.down:
+            self._wait_at_host(sent)
+            return True
         if self._say(AttemptHeartbeat(**self.launch.about)):
+            for delivered in self._undelivered:
+                delivered(None)
+            self._undelivered.clear()
             self.alive_until = max(self.alive_until, sent + self.lease)
         return self.works()
+
+    def _wait_at_host(self, sent: float) -> None:
+        """Have the host keep a heartbeat until Kafka is back. Meanwhile it renews the lease in Postgres."""
+        process = self.executor.process
+
+        def renewed() -> None:
+            if self.works():
+                self.alive_until = max(self.alive_until, sent + self.lease)
+
+        def keep() -> None:
+            host = self.executor.host
+            assert isinstance(host, DriverHost)
+            self._undelivered.append(host.heartbeats.sent(self.launch.key, lambda why: None, renewed))
+
+        if process.alive:
+            self.world.scheduler.spawn(process, "heartbeat", keep)
 
     def _say(self, report: Report) -> bool:
         """Publish a report; returns whether it was acknowledged."""
@@ -321,8 +356,9 @@ class Driver:
             # A delayed report: the attempt may already be lost when it arrives.
             scheduler.wait(object(), scheduler.random.random() * 3 * self.lease)
         while self.world.broker.down:
-            # The client keeps retrying.
-            scheduler.wait(object(), 0.3)
+            # The client keeps retrying. Meanwhile the driver beats.
+            self._wait_at_host(self._clock())
+            scheduler.wait(object(), min(0.3, self.lease / 5))
             if not self.works():
                 return False
         headers = wire(report, "driver")

@@ -130,6 +130,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
         "Seats.start": _start_as_task,
         "Seats.join": _no_join,
     },
+    "run_starter.host.heartbeats": {"threading": Threading},
     "run_starter.host.hosting": {
         "threading": Threading,
         "time": Time,

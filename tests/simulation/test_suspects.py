@@ -83,3 +83,24 @@ def test_a_suspect_that_may_not_start_is_passed_over(world: World) -> None:
     at_work = {run for driver in world.at_work for run in driver.at_runs}
     assert len(at_work & suspects.runs) == 1 and at_work - suspects.runs
     assert {run["state"] for run in drain(world).values()} == {"succeeded"}
+
+
+@pytest.mark.parametrize("name", some(PIPELINES, "ranges"))
+def test_the_runs_of_a_machine_that_is_gone_are_retried_as_they_were(world: World, name: str) -> None:
+    """At the first time. Nothing is retried alone, and no range is split."""
+    begin(world, *{name, "single"})
+    world.scheduler.run(lambda: len(world.at_work) >= 2)
+    (host, *_) = {instance for instance in world.alive(RUN_STARTER) if instance.drivers}
+    lost = {driver.launch.attempt_id for driver in host.drivers if driver in world.at_work}
+    for driver in host.drivers:
+        world.scheduler.kill(driver.process)
+    world.crash(host, machine=True)
+    world.start(RUN_STARTER)
+    runs = drain(world)
+    assert {(run["state"], run["lost_attempts"], run["range_limit"]) for run in runs.values()} == {
+        ("succeeded", 0, None)
+    }
+    losses = [loss for run in runs.values() for loss in run["losses"].get("last", ())]
+    assert losses and all(loss["shared"] for loss in losses)
+    outcomes = {row["id"]: row["outcome"] for row in world.database.rows("attempt")}
+    assert {outcomes[id] for id in lost} == {"lost"}

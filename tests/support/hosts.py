@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from retrofill_core.contract.runs import Report
@@ -29,14 +29,28 @@ class Ends(Host):
     def may_publish(self, launch: LaunchRequest, run_ids: Sequence[int]) -> bool:
         return False
 
-    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+    def publish(
+        self,
+        launch: LaunchRequest,
+        report: Report,
+        on_delivery: OnDelivery,
+        trace: str | None,
+        renewed: Callable[[], object],
+    ) -> None:
         raise AssertionError(f"a driver reported {report}")
 
     def code(self, sha256: str, *, whole: bool) -> dict[str, str]:
         raise AssertionError(f"a driver asked for the code {sha256}")
 
     def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+        self,
+        launch: LaunchRequest,
+        *,
+        reported: bool,
+        reason: str,
+        exited: bool = True,
+        begun: int | None = None,
+        unheard: bool = False,
     ) -> None:
         self.ended.put(DriverEnd(launch.key, begun, reported, exited))
 

@@ -70,7 +70,8 @@ class Starting:
         published = [each for each in batches if each.mode == AttemptMode.PUBLISH]
         before = Before.read(tx.conn, [each for each in batches if _is_repeated(each)], published)
         own = self.own()
-        ids = attempts.insert_all(tx.conn, new, own, now + timedelta(seconds=lease), lease)
+        until = now + timedelta(seconds=lease)
+        ids = attempts.insert_all(tx.conn, new, own, until, lease)
         if len(ids) != len(new):
             raise Conflict("a free seat was taken by another transaction")
         claimed = list(zip(ids, batches, strict=True))
@@ -83,7 +84,7 @@ class Starting:
         ]
         others = {each.seat.host_id for each in wanted}.difference(own)
         tx.notify(hosts.HOST_CHANNEL, sorted(others))
-        self.leases.renewed(tx.partition, ids)
+        self.leases.renewed(tx.partition, dict.fromkeys(ids, until))
         tx.after_commit.append(lambda: self._launch(launches))
         tx.schedule_check(LEASES_KEY, lease)
 

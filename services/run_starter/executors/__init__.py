@@ -191,14 +191,24 @@ class Host(Protocol):
     def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
         """Seconds left of the attempt's lease, read from Postgres now, if it may begin this run.
 
-        ``None``: it must not begin any more.
+        Waits while Postgres is away. ``None``: it must not begin any more.
         """
 
     def may_publish(self, launch: LaunchRequest, run_ids: Sequence[int]) -> bool:
         """Whether this driver publishes what all these runs staged. Waits until that is decided."""
 
-    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
-        """Publish a report of the driver, with this trace context. In order."""
+    def publish(
+        self,
+        launch: LaunchRequest,
+        report: Report,
+        on_delivery: OnDelivery,
+        trace: str | None,
+        renewed: Callable[[], object],
+    ) -> None:
+        """Publish a report of the driver, with this trace context. In order.
+
+        ``renewed`` is called if it is a heartbeat that renewed the lease in Postgres, because Kafka is late.
+        """
 
     def code(self, sha256: str, *, whole: bool) -> dict[str, str]:
         """The user's code with this hash: its ``folder`` on this machine or, if ``whole``, the ``archive`` in base64.
@@ -207,12 +217,19 @@ class Host(Protocol):
         """
 
     def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+        self,
+        launch: LaunchRequest,
+        *,
+        reported: bool,
+        reason: str,
+        exited: bool = True,
+        begun: int | None = None,
+        unheard: bool = False,
     ) -> None:
         """A driver exited or is free again. ``reported``: it reported the end, else it was lost.
 
         ``exited``: false if it may still run out of reach; then only its lease ends the attempt.
-        ``begun``: the last run that it was allowed to begin.
+        ``begun``: the last run that it was allowed to begin. ``unheard``: it worked until its lease ended.
         """
 
     def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:

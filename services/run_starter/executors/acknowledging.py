@@ -14,6 +14,8 @@ class Acknowledging:
         self._send = send
         self._changed = threading.Condition()
         self._durable = self._said = 0
+        # The last heartbeats that renewed the lease, though they are not durable.
+        self._renewed = self._told = 0
         self._why: str | None = None
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -43,6 +45,12 @@ class Acknowledging:
             self._changed.wait_for(lambda: self._durable >= number or self._stopped or self._why is not None)
             return self._durable >= number
 
+    def renewed(self, number: int) -> None:
+        """The heartbeat with this number, which is not durable, has renewed the lease."""
+        with self._changed:
+            self._renewed = max(self._renewed, number)
+            self._changed.notify_all()
+
     def undelivered(self, why: str) -> None:
         """A report cannot be published."""
         self.on_delivery(0)(why)
@@ -56,12 +64,20 @@ class Acknowledging:
     def _tell(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._why is not None or self._durable > self._said)
+                self._changed.wait_for(self._has_news)
                 if self._stopped:
                     return
-                why, self._said = self._why, self._durable
+                why, said, told = self._why, self._said, self._told
+                self._said, self._told = self._durable, self._renewed
+                durable, renewed = self._said, self._told
             if why is not None:
                 # The driver ends itself: its later reports would follow a gap.
                 self._send({"undelivered": why})
                 return
-            self._send({"acknowledged": self._said})
+            if durable > said:
+                self._send({"acknowledged": durable})
+            if renewed > told:
+                self._send({"renewed": renewed})
+
+    def _has_news(self) -> bool:
+        return self._stopped or self._why is not None or self._durable > self._said or self._renewed > self._told

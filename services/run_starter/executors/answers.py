@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from retrofill.log import get_log
-from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, RunBegan
+from retrofill_core.contract.runs import AttemptEnded, ErrorInfo
 from run_starter.executors import Host, LaunchRequest, OnDelivery, TimedOut
 from run_starter.executors.acknowledging import Acknowledging
 from run_starter.executors.driver_reports import NotAReport, report_of
@@ -42,8 +43,8 @@ class Answers:
         self._remote = remote
         self._run_ids = frozenset(run.id for run in launch.runs)
         self._acknowledging = Acknowledging(send)
-        # The number of the report, 0 before the first one.
-        self._last_begin = 0
+        # The number of the last report, 0 before the first one.
+        self._last = 0
         self._handlers: Mapping[str, Callable[[Any], None]] = {
             "may_begin": self._on_may_begin,
             "may_publish": self._on_may_publish,
@@ -64,14 +65,14 @@ class Answers:
 
     def _on_may_begin(self, run_id: int) -> None:
         # Heartbeats go on meanwhile: the answer may wait for one of them.
-        _in_thread(self._begin, run_id, self._last_begin)
+        _in_thread(self._begin, run_id, self._last)
 
-    def _begin(self, run_id: int, last_begin: int) -> None:
-        """Answer once the begin of the run before is durable.
+    def _begin(self, run_id: int, last: int) -> None:
+        """Answer once everything about the runs before is durable: while Kafka is away, none begins.
 
         If the attempt falls silent, only its next run in order counts as begun (``Fold.lose``).
         """
-        durable = self._acknowledging.wait_until_durable(last_begin)
+        durable = self._acknowledging.wait_until_durable(last)
         left = self._host.may_begin(self.launch, run_id) if durable else None
         if left is not None:
             self.begun = run_id
@@ -91,12 +92,12 @@ class Answers:
             log.error("driver_reported_nonsense", attempt=self.launch.attempt_id, error=str(e))
             self._acknowledging.undelivered(str(e))
             return
-        if isinstance(report, RunBegan):
-            self._last_begin = number
+        self._last = number
         on_delivery: OnDelivery = self._acknowledging.on_delivery(number)
         if isinstance(report, AttemptEnded):
             on_delivery = self._then_over(on_delivery)
-        self._host.publish(self.launch, report, on_delivery, fields.get("trace"))
+        renewed = partial(self._acknowledging.renewed, number)
+        self._host.publish(self.launch, report, on_delivery, fields.get("trace"), renewed)
 
     def _then_over(self, on_delivery: OnDelivery) -> OnDelivery:
         def delivered(why: str | None) -> None:
@@ -121,13 +122,15 @@ class Answers:
         error = ErrorInfo.model_validate(fields["error"])
         self._timed_out = TimedOut(str(fields["task"]), int(fields["try_number"]), error)
 
-    def ended(self, *, reported: bool, reason: str, exited: bool = True) -> None:
+    def ended(self, *, reported: bool, reason: str, exited: bool = True, unheard: bool = False) -> None:
         """The driver exited or is free again, see ``Host.driver_ended``."""
         self._acknowledging.stop()
         if self._timed_out is not None and self.begun is not None and exited and not reported:
             self._host.timed_out(self.launch, self.begun, self._timed_out)
             return
-        self._host.driver_ended(self.launch, reported=reported, reason=reason, exited=exited, begun=self.begun)
+        self._host.driver_ended(
+            self.launch, reported=reported, reason=reason, exited=exited, begun=self.begun, unheard=unheard
+        )
 
 
 def _in_thread(work: Callable[..., None], *arguments: object) -> None:

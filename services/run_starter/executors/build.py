@@ -12,6 +12,7 @@ from retrofill.errors import NotConfigured
 from retrofill.spark import java
 from retrofill.spark.home import SparkHome
 from retrofill.states.attempt import AttemptMode
+from retrofill.system import private
 from retrofill_core.domain.allowed import refusal
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.pools import served
@@ -142,6 +143,7 @@ def build_executors(settings: Settings, host: Host) -> Pools:
 
     Raises ``NotConfigured`` if something that a pool names is missing, or its Spark cannot be used.
     """
+    private.sweep()
     drivers = {name: drivers_of(settings, name) for name in served(settings)}
     for each in drivers.values():
         check_spark(each.settings, each.python)

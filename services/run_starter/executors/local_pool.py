@@ -264,7 +264,7 @@ class LocalPool:
             log.warning("driver_exited", pid=worker.process.pid, reason=reason, was_ready=worker.ready)
             self._spawns.put((worker.packed,))
         if answers is not None:
-            answers.ended(reported=False, reason=reason)
+            answers.ended(reported=False, reason=reason, unheard=processes.was_unheard(worker.process))
         self._host.changed()
 
     def _left(self, worker: Worker) -> Answers | None:

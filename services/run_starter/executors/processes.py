@@ -178,14 +178,21 @@ def last_words(home: Path, start: int) -> str | None:
     return None if found is None else masked(found)[:LAST_CHARS]
 
 
+def was_unheard(process: subprocess.Popen[str]) -> bool:
+    """Whether the process, which has exited, lived until the end of its lease, and no heartbeat was acknowledged."""
+    return process.returncode == LEASE_OVER
+
+
 def exit_reason(process: subprocess.Popen[str], why: str | None) -> str:
     """Wait for the process, end its group, and describe its exit; ``why``: its own last report."""
     await_exit(process.pid)
     code = process.wait()
     if why is not None:
         return why
-    if code in (LEASE_OVER, -signal.SIGALRM):
+    if was_unheard(process):
         return "the driver exited because its lease ended: no heartbeat was acknowledged in time"
+    if code == -signal.SIGALRM:
+        return "the driver process was stuck or stopped until its lease ended: it sent no heartbeat in time"
     return (
         f"the driver process was ended by signal {-code}"
         if code < 0

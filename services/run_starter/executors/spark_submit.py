@@ -25,6 +25,7 @@ from retrofill.sdk.names import LOOPBACK
 from retrofill.spark import clusters
 from retrofill.spark.home import SparkHome
 from retrofill.system.groups import await_exit
+from retrofill.system.private import PrivateFolder
 from retrofill_core.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
@@ -150,7 +151,8 @@ class SparkSubmit:
                 exited, left = self._kill(launch), False
             self._forget(key)
             self._count(reported or answers.begun is not None, reason)
-            answers.ended(reported=reported, reason=reason, exited=exited)
+            unheard = submitted is not None and processes.was_unheard(submitted.process)
+            answers.ended(reported=reported, reason=reason, exited=exited, unheard=unheard)
             if left:
                 # After the report, which must come before the end of the lease. The next attempt waits for it too.
                 self._kill(launch)
@@ -194,7 +196,7 @@ class SparkSubmit:
         if submitted.connection is None and not submitted.ending and self._logs is not None:
             reason += f" before it connected: 'retrofill runs logs {submitted.answers.launch.attempt_id}' says why"
         submitted.server.close()
-        submission.remove(submitted.folder)
+        submitted.folder.remove()
         return reported, reason
 
     def _submit(self, answers: Answers) -> Submitted:
@@ -212,7 +214,7 @@ class SparkSubmit:
             "RETROFILL_DRIVER_SOCKET": f"{settings.driver_host}:{server.getsockname()[1]}",
             "RETROFILL_DRIVER_TOKEN": token,
         }
-        folder = submission.private_folder()
+        folder = PrivateFolder()
         try:
             if plain:
                 command = submission.plain_command(settings, interpreter.python)
@@ -220,11 +222,11 @@ class SparkSubmit:
                 # Not every installation has Spark, nor a Java for it.
                 home = SparkHome.of(settings, interpreter.python)
                 cluster = cluster_for(self._drivers, launch)
-                command = submission.command(home, launch, environment, folder, interpreter.unpacked, cluster)
-                environment |= home.environment(folder, os.environ)
+                command = submission.command(home, launch, environment, folder.path, interpreter.unpacked, cluster)
+                environment |= home.environment(folder.path, os.environ)
             process = self._start(launch, command, environment)
         except Exception:
-            submission.remove(folder)
+            folder.remove()
             server.close()
             raise
         remote = submission.is_remote(settings, launch)

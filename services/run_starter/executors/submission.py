@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -155,13 +153,3 @@ def command(
 def plain_command(settings: Settings, python: str) -> list[str]:
     """The command of a driver that has no Spark of its own."""
     return [python, entry(package(settings.home), PROGRAM)]
-
-
-def private_folder() -> Path:
-    """A new folder for the files of one submission."""
-    return Path(tempfile.mkdtemp(prefix="retrofill-submit-"))
-
-
-def remove(folder: Path) -> None:
-    """Remove the folder of a submission."""
-    shutil.rmtree(folder, ignore_errors=True)

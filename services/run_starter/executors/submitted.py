@@ -8,9 +8,9 @@ import subprocess
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from retrofill.system.private import PrivateFolder
 from run_starter.executors import processes
 from run_starter.executors.answers import Answers
 
@@ -29,7 +29,7 @@ class Submitted:
     process: subprocess.Popen[str]
     server: socket.socket
     token: str
-    folder: Path
+    folder: PrivateFolder
     remote: bool
     connection: socket.socket | None = None
     ending: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import Engine
@@ -17,6 +17,7 @@ from retrofill.states.task_run import TaskState
 from retrofill.user_code.attempt_code import CodeUnavailable
 from retrofill_core.contract.runs import (
     AttemptEnded,
+    AttemptHeartbeat,
     ErrorInfo,
     Report,
     RunPublicationPutOff,
@@ -28,6 +29,7 @@ from retrofill_core.store import attempts
 from retrofill_core.store.engine import reading
 from run_starter.executors import NOT_ALLOWED, Key, Launcher, LaunchRequest, OnDelivery, TimedOut
 from run_starter.executors.driver_reports import SOURCE
+from run_starter.host.heartbeats import Heartbeats, Renewed
 from run_starter.host.lineage import Lineage, NoLineage
 from run_starter.host.report_wire import ReportWire
 
@@ -46,6 +48,7 @@ class DriverHost:
         self._reports = reports
         self._code = code
         self._lineage = lineage or NoLineage()
+        self.heartbeats = Heartbeats()
         # Set when the number of usable drivers may have changed.
         self.drivers_changed = threading.Event()
         self._draining = self._closing = False
@@ -53,7 +56,7 @@ class DriverHost:
         self._changes = 0
 
     def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
-        """Read from Postgres now; if it does not answer, the driver must not begin.
+        """Read from Postgres now, or as soon as it answers: the driver's lease limits that.
 
         If the lease seems over, wait until the shard's owner renews it or ends the attempt.
         """
@@ -63,8 +66,8 @@ class DriverHost:
                 with reading(self._engine) as conn:
                     left = attempts.lease_left(conn, launch.attempt_id, run_id)
             except SQLAlchemyError as e:
-                log.warning("may_not_begin", run=run_id, attempt=launch.attempt_id, error=first_line(e))
-                return None
+                log.warning("may_not_begin_yet", run=run_id, attempt=launch.attempt_id, error=first_line(e))
+                left = 0.0
             if left is None:
                 return None
             if left > 0:
@@ -100,7 +103,14 @@ class DriverHost:
             self._changed.notify_all()
 
     def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+        self,
+        launch: LaunchRequest,
+        *,
+        reported: bool,
+        reason: str,
+        exited: bool = True,
+        begun: int | None = None,
+        unheard: bool = False,
     ) -> None:
         """Report the end of a driver that did not do so itself."""
         if not reported:
@@ -112,8 +122,9 @@ class DriverHost:
             )
             if exited:
                 error = ErrorInfo(type="DriverLost", message=reason[:4000])
-                # What began nothing does not count.
-                how: Literal["released", "lost"] = "released" if self._closing or begun is None else "lost"
+                # What began nothing does not count, nor does what worked.
+                spared = self._closing or begun is None or unheard
+                how: Literal["released", "lost"] = "released" if spared else "lost"
                 self.report(AttemptEnded(**launch.about, state=how, error=error, begun=begun))
         self.changed()
 
@@ -164,10 +175,18 @@ class DriverHost:
                 # The end of the lease has the same effect, a little later.
                 log.warning("end_not_reported", backfill=report.backfill_id, attempt=report.attempt_id, error=why)
 
-        self._reports.send(report, RUN_STARTER.name, delivered)
+        on_delivery: OnDelivery = delivered
+        if isinstance(report, AttemptHeartbeat):
+            # Of a launch that waits for its driver, which has nothing to end.
+            on_delivery = self.heartbeats.sent(report.attempt_id, delivered, lambda: None)
+        self._reports.send(report, RUN_STARTER.name, on_delivery)
 
-    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+    def publish(
+        self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None, renewed: Renewed
+    ) -> None:
         """Publish a driver's report, and what it says to OpenLineage."""
+        if isinstance(report, AttemptHeartbeat):
+            on_delivery = self.heartbeats.sent(launch.key, on_delivery, renewed)
         self._reports.send(report, SOURCE, on_delivery, trace)
         self._lineage.reported(launch, report)
 
@@ -201,12 +220,20 @@ class DriverHost:
 
 
 class Watch(threading.Thread):
-    """Ends hosted drivers whose attempt is cancelled or no longer live, whoever owns the shard."""
+    """Ends hosted drivers whose attempt is cancelled or no longer live, whoever owns the shard.
 
-    def __init__(self, engine: Engine, executor: Launcher) -> None:
+    Renews the leases of the others while Kafka is away.
+    """
+
+    def __init__(
+        self, engine: Engine, executor: Launcher, heartbeats: Heartbeats, own: Callable[[], Collection[int]]
+    ) -> None:
+        """``own``: the ids of this host."""
         super().__init__(name="watch", daemon=True)
         self._engine = engine
         self._executor = executor
+        self._heartbeats = heartbeats
+        self._own = own
         self._woken = threading.Event()
         self._stopping = threading.Event()
 
@@ -224,9 +251,10 @@ class Watch(threading.Thread):
             self._woken.wait(POLL_SECONDS if self._executor.hosted() else None)
             self._woken.clear()
             try:
+                self._heartbeats.renew(self._engine, self._own())
                 self._check()
             except SQLAlchemyError as e:
-                # During a Postgres outage, the drivers' own leases end them.
+                # During a Postgres outage, Kafka alone keeps leases.
                 log.warning("watch_waits", error=first_line(e))
             except Exception:
                 # Without this thread, no cancel and no time-out would end a driver any more.

@@ -108,15 +108,15 @@ class Fold:
                 self.outcome.ignored.append((report, why))
         return self.outcome
 
-    def lose(self, attempt_id: int, error: ErrorInfo) -> Outcome:
-        """End an attempt whose driver and host are silent.
+    def lose(self, attempt_id: int, error: ErrorInfo, *, shared: bool = False) -> Outcome:
+        """End an attempt whose driver is silent. ``shared``: its host is, too.
 
         The next run in order, or the whole range, may have begun without a report, so it counts as
         begun: no two executions of a run ever have the same number.
         """
         waiting = [row for row in self._of(attempt_id) if self._states[row.id] == S.STARTING]
         begun = min(waiting, key=lambda row: row.position).id if waiting else None
-        self._end_attempt(self._attempts[attempt_id], AttemptOutcome.LOST, error, begun)
+        self._end_attempt(self._attempts[attempt_id], AttemptOutcome.LOST, error, begun, shared=shared)
         return self.outcome
 
     def release(self, attempt_id: int, error: ErrorInfo) -> Outcome:
@@ -214,6 +214,8 @@ class Fold:
         error: ErrorInfo | None,
         begun: int | None,
         cost: Cost | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
         """End an attempt, and what becomes of its unfinished runs."""
         mine = self._of(attempt.id)
@@ -231,25 +233,29 @@ class Fold:
             # Its duration is that of the others. If it began none, it has none.
             runs = runs - sum(self._states[row.id] == S.STARTING for row in left) or runs
         for row in left:
-            self._leave(row, attempt, outcome, error)
+            self._leave(row, attempt, outcome, error, shared=shared)
         if attempt.cancelled and left and outcome != AttemptOutcome.DONE:
             outcome = AttemptOutcome.CANCELLED
         self.outcome.attempts[attempt.id] = AttemptEnd(outcome, runs, error, cost)
 
-    def _leave(self, row: Run, attempt: Attempt, outcome: AttemptOutcome, error: ErrorInfo | None) -> None:
+    def _leave(
+        self, row: Run, attempt: Attempt, outcome: AttemptOutcome, error: ErrorInfo | None, *, shared: bool
+    ) -> None:
         """What becomes of a run that its attempt left unfinished."""
         state = self._states[row.id]
         began = state != S.STARTING
-        splits = state == S.RUNNING and attempt.mode == AttemptMode.RANGE and not attempt.cancelled
+        losses = losses_of(row.losses)
         # The end of a driver that its host ends is no loss.
         lost = began and outcome == AttemptOutcome.LOST and not attempt.cancelled
+        # Of a run that was lost once with a whole host, nothing suggests that it did that.
+        excused = shared and row.lost_at is None and not any(loss.shared for loss in losses)
+        splits = state == S.RUNNING and attempt.mode == AttemptMode.RANGE and not (attempt.cancelled or excused)
         # What ended the driver is known only of a run that was retried alone.
         counted = lost and row.lost_at is not None and not splits
         count = row.lost_attempts + counted
         loss = error or UNKNOWN
-        losses = losses_of(row.losses)
         if lost:
-            losses = with_loss(losses, self._number(row), loss, counted=counted)
+            losses = with_loss(losses, self._number(row), loss, counted=counted, shared=shared)
         if splits and (outcome in _SPLITS or self._timed_out(row)):
             self._step(row, Split(_next_size(attempt.runs, lost=lost), loss, losses, lost), S.QUEUED)
         elif state == S.PUBLISHING:
@@ -257,7 +263,7 @@ class Fold:
             # have published it.
             why = loss if lost else error
             pause = _pause(row) if counted else 0.0
-            self._step(row, AwaitPublisher(losses, counted, lost, why, pause), S.STAGED)
+            self._step(row, AwaitPublisher(losses, counted, lost and not excused, why, pause), S.STAGED)
         elif counted and count >= self._max_lost_attempts:
             self._step(row, End(S.FAILED, failure(losses, count), losses, counted), S.FAILED)
         elif attempt.cancelled or row.id in self._cancelled:
@@ -265,7 +271,7 @@ class Fold:
         elif self._timed_out(row):
             self._step(row, End(S.FAILED, _error_of(row)), S.FAILED)
         else:
-            self._step(row, Requeue(loss if began else None, losses, counted, lost), S.QUEUED)
+            self._step(row, Requeue(loss if began else None, losses, counted, lost and not excused), S.QUEUED)
 
     def _timed_out(self, row: Run) -> bool:
         """Whether it fails for it: its output was not accepted meanwhile."""

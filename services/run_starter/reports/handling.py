@@ -40,10 +40,10 @@ def handle_reports(
     *,
     max_lost_attempts: int,
     partitions: int,
-) -> tuple[list[int], int]:
+) -> tuple[dict[int, datetime], int]:
     """Apply a batch of reports.
 
-    Returns the ids of the attempts whose leases they renew, and the number of those that ended.
+    Returns the new ends of the leases that they renew, by attempt, and the number of attempts that ended.
 
     Raises ``Poison`` for an attempt or run that does not belong to the report's backfill.
     """
@@ -86,12 +86,12 @@ def settle(
     max_lost_attempts: int,
     partitions: int,
     refused: Mapping[int, ErrorInfo] = NOTHING_REFUSED,
-) -> tuple[Outcome, list[int]]:
+) -> tuple[Outcome, dict[int, datetime]]:
     """Decide about locked rows, and write what changes.
 
     ``tasks``: states of the task runs that the decision needs. ``refused``: why output must not be accepted, by run.
 
-    Returns the outcome, and the ids of the attempts whose leases it renews.
+    Returns the outcome, and the new ends of the leases that it renews.
     """
     # Read after the locks: the time of these facts.
     now = database_now(tx.conn)

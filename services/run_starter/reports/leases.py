@@ -3,8 +3,9 @@
 A silent driver counts as dead only once ``run-reports`` has been read to its end,
 as of a moment after the lease's end. Otherwise a backlog of heartbeats would count as death.
 
-Two clocks must agree: the database's, and the owner's monotonic one, which measures from when it
-last saw the lease renewed (or took over the shard). A step of the database's clock thus ends none.
+Two clocks must agree: the database's, and the owner's monotonic one, which measures for how long it
+has seen the lease unchanged. A step of the database's clock thus ends none, and neither does the end
+of an outage of Kafka, in which hosts renew leases in Postgres.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from run_starter.definitions import Definitions
 from run_starter.memory import LEASES_KEY
 from run_starter.reports.decide import Fold
 from run_starter.reports.handling import Rows, settle
-from run_starter.reports.losses import SILENT
+from run_starter.reports.losses import HOST_SILENT, SILENT
 from run_starter.reports.steps import Outcome
 from run_starter.reports.timeouts import interrupt
 
@@ -59,9 +60,8 @@ class Leases:
     partitions: int
     asked: dict[int, Asked] = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
-    # By shard, monotonic: when it was taken over, and when each live attempt's lease was renewed.
-    taken_at: dict[int, float] = field(default_factory=dict)
-    renewed_at: dict[int, dict[int, float]] = field(default_factory=dict)
+    # By shard and live attempt: the end of its lease, and since when (monotonic) that is known to be the end.
+    seen: dict[int, dict[int, tuple[datetime, float]]] = field(default_factory=dict)
     # Attempts that cannot be ended.
     set_aside: SetAside = field(
         default_factory=lambda: SetAside("lease_set_aside", logged={"attempt": "id", "backfill": "backfill_id"})
@@ -69,12 +69,12 @@ class Leases:
 
     def taken(self, partition: int) -> None:
         """Measure the shard's leases from now: what its last owner saw is unknown."""
-        self.taken_at[partition] = time.monotonic()
-        self.renewed_at[partition] = {}
+        self.seen[partition] = {}
 
-    def renewed(self, partition: int, attempt_ids: Collection[int]) -> None:
+    def renewed(self, partition: int, until: Mapping[int, datetime]) -> None:
         """Measure these leases from now. If the commit fails later, they only last longer."""
-        self.renewed_at.setdefault(partition, {}).update(dict.fromkeys(attempt_ids, time.monotonic()))
+        now = time.monotonic()
+        self.seen.setdefault(partition, {}).update({id: (end, now) for id, end in until.items()})
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
         """Reports of the shard before these offsets have been handled."""
@@ -82,7 +82,7 @@ class Leases:
 
     def forget(self, partition: int) -> None:
         """Drop what is known of a shard that was lost."""
-        for remembered in (self.asked, self.read, self.taken_at, self.renewed_at):
+        for remembered in (self.asked, self.read, self.seen):
             remembered.pop(partition, None)
 
     def check(self, tx: Transaction) -> None:
@@ -95,10 +95,6 @@ class Leases:
                 self._expire(tx, asked.moment)
             asked = None
         leases = self._leases(tx)
-        renewed = self.renewed_at.get(shard, {})
-        self.renewed_at[shard] = {
-            lease.attempt_id: renewed[lease.attempt_id] for lease in leases if lease.attempt_id in renewed
-        }
         if not leases:
             return
         now = database_now(tx.conn)
@@ -117,18 +113,31 @@ class Leases:
         aside = self.set_aside.ids()
         if aside:
             tx.schedule_check(LEASES_KEY, self.set_aside.ends_in())
-        return [lease for lease in attempts.leases(tx.conn, tx.partition) if lease.attempt_id not in aside]
+        found = attempts.leases(tx.conn, tx.partition)
+        self._see(tx.partition, found)
+        return [lease for lease in found if lease.attempt_id not in aside]
+
+    def _see(self, shard: int, leases: Sequence[attempts.Lease]) -> None:
+        """Measure those from now that have changed, or are new here. Forget those of other attempts."""
+        now, before = time.monotonic(), self.seen.get(shard, {})
+        self.seen[shard] = {
+            lease.attempt_id: seen
+            if (seen := before.get(lease.attempt_id)) is not None and seen[0] == lease.until
+            else (lease.until, now)
+            for lease in leases
+        }
 
     def _due_in(self, shard: int, lease: attempts.Lease, now: datetime) -> float:
         """Seconds until the lease may end or a run of the attempt times out."""
-        left = max((lease.until - now).total_seconds(), self._remaining(shard, lease.attempt_id, lease.seconds))
+        left = max(
+            (lease.until - now).total_seconds(), self._remaining(shard, lease.attempt_id, lease.until, lease.seconds)
+        )
         return left if lease.times_out_at is None else min(left, (lease.times_out_at - now).total_seconds())
 
-    def _remaining(self, shard: int, attempt_id: int, seconds: float) -> float:
-        """Seconds left of a lease, by this process's clock."""
-        now = time.monotonic()
-        since = self.renewed_at.get(shard, {}).get(attempt_id, self.taken_at.setdefault(shard, now))
-        return since + seconds - now
+    def _remaining(self, shard: int, attempt_id: int, until: datetime, seconds: float) -> float:
+        """Seconds left of a lease, by this process's clock. All of it if it was renewed since it was seen last."""
+        seen = self.seen.get(shard, {}).get(attempt_id)
+        return seconds if seen is None or seen[0] != until else seen[1] + seconds - time.monotonic()
 
     def _ask(self, shard: int, moment: datetime) -> None:
         topic = str(Topic.RUN_REPORTS)
@@ -142,17 +151,20 @@ class Leases:
         ids = [lease.attempt_id for lease in self._leases(tx) if lease.until < moment]
         # Seats are locked before attempts.
         unacknowledged = hosts.unacknowledged(tx.conn, ids) if ids else set()
+        silent = hosts.silent(tx.conn, ids) if ids else set()
         found = {
             id: row
             for id, row in attempts.lock(tx.conn, ids).items()
             if row.lease_until is not None
             and row.lease_until < moment
-            and self._remaining(tx.partition, id, row.lease_seconds) <= 0
+            and self._remaining(tx.partition, id, row.lease_until, row.lease_seconds) <= 0
         }
-        self.set_aside.each(tx, _first(found), lambda tx, rows: self._lose(tx, rows, unacknowledged))
+        self.set_aside.each(tx, _first(found), lambda tx, rows: self._lose(tx, rows, unacknowledged, silent))
 
-    def _lose(self, tx: Transaction, rows: Sequence[Attempt], unacknowledged: Collection[int]) -> None:
-        """End locked attempts."""
+    def _lose(
+        self, tx: Transaction, rows: Sequence[Attempt], unacknowledged: Collection[int], silent: Collection[int]
+    ) -> None:
+        """End locked attempts. ``silent``: those whose hosts are silent, too."""
         found = {row.id: row for row in rows}
 
         def lose(fold: Fold) -> Outcome:
@@ -160,7 +172,7 @@ class Leases:
                 if id in unacknowledged:
                     fold.release(id, UNHEARD)
                 else:
-                    fold.lose(id, SILENT)
+                    fold.lose(id, HOST_SILENT if id in silent else SILENT, shared=id in silent)
                 log.warning("lease_ended", attempt=id, backfill=row.backfill_id)
             return fold.outcome
 

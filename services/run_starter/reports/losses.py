@@ -15,14 +15,17 @@ UNKNOWN = ErrorInfo(type="DriverLost", message="no reason was reported")
 RELEASED = ErrorInfo(type="AttemptReleased", message="a user cancelled a run of the attempt, which ended it")
 SILENT = ErrorInfo(type="DriverLost", message="its lease ended: no heartbeat arrived in time")
 
+HOST_SILENT = ErrorInfo(type="DriverLost", message="its lease ended, and its host is silent, too")
+
 
 @dataclass(frozen=True)
 class Loss:
-    """``counted``: the run was retried alone, so it is what was lost with the driver."""
+    """``counted``: the run was retried alone, so it is what was lost with the driver. ``shared``: so was its host."""
 
     attempt: int
     reason: str
     counted: bool = True
+    shared: bool = False
 
 
 Losses = tuple[Loss, ...]
@@ -31,18 +34,29 @@ Losses = tuple[Loss, ...]
 def losses_of(stored: Mapping[str, Any]) -> Losses:
     """The losses from a run's row."""
     # Before suspects, only losses that counted were stored.
-    return tuple(Loss(one["attempt"], one["reason"], one.get("counted", True)) for one in stored.get("last", ()))
+    return tuple(
+        Loss(one["attempt"], one["reason"], one.get("counted", True), one.get("shared", False))
+        for one in stored.get("last", ())
+    )
 
 
 def stored(losses: Losses) -> dict[str, Any]:
     """The losses for a run's row, as an object: Postgres reads a list as an array dimension."""
     # asdict copies deeply: for the runs of a large range it takes longer than all else.
-    return {"last": [dict(vars(loss)) for loss in losses]} if losses else {}
+    return {"last": [_stored(loss) for loss in losses]} if losses else {}
 
 
-def with_loss(losses: Losses, attempt: int, error: ErrorInfo, *, counted: bool) -> Losses:
+def _stored(loss: Loss) -> dict[str, Any]:
+    """Without what is as usual."""
+    kept = dict(vars(loss))
+    if not loss.shared:
+        del kept["shared"]
+    return kept
+
+
+def with_loss(losses: Losses, attempt: int, error: ErrorInfo, *, counted: bool, shared: bool = False) -> Losses:
     """The losses with the newest one added, bounded in number and length."""
-    return (*losses, Loss(attempt, error.message[:REASON_CHARS], counted))[-KEPT:]
+    return (*losses, Loss(attempt, error.message[:REASON_CHARS], counted, shared))[-KEPT:]
 
 
 def failure(losses: Losses, count: int) -> ErrorInfo:

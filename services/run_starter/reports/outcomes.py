@@ -325,13 +325,13 @@ class Apply:
         self.tx.notify(store.SLOT_CHANNEL, freed)
         self._changed(self.outcome.attempts)
 
-    def renewals(self) -> list[int]:
-        """Extend the leases of attempts that are alive; returns their ids."""
+    def renewals(self) -> dict[int, datetime]:
+        """Extend the leases of attempts that are alive; returns their new ends."""
         alive = [id for id in self.outcome.alive if id not in self.outcome.attempts]
         # Each by its own length, by which its driver ends itself.
         until = {id: self.now + timedelta(seconds=self.attempts[id].lease_seconds) for id in alive}
         attempts.extend_leases(self.tx.conn, until)
-        return alive
+        return until
 
     def _move_attempts(self, to: AttemptState, rows: Sequence[Mapping[str, Any]], values: dict[str, Any]) -> None:
         _landed(attempts.move(self.tx.conn, to, rows, values), rows)

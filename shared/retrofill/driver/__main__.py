@@ -20,7 +20,8 @@ and the logs go to the log of the attempt (``output.Output``). The protocol:
 
 At any time, the driver sends ``{"report": {"number": 7, "trace": null, "report": {…}}}``, a message of
 the contract without what the host knows. The host publishes it, and says ``{"acknowledged": 7}`` once
-Kafka has this and all earlier ones, or ``{"undelivered": "why"}``. For the user's code, the driver
+Kafka has this and all earlier ones, or ``{"undelivered": "why"}``. While Kafka is away, ``{"renewed": 7}`` says that
+the heartbeat with this number has renewed the lease in Postgres. For the user's code, the driver
 sends ``{"code": "SHA256"}``; the host answers with ``{"code": {"folder": "/…"}}``, with the ``archive`` in
 base64 to a driver on another machine, or with the ``error``.
 

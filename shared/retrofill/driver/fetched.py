@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
-import tempfile
 import threading
 import zipfile
 from pathlib import Path
 from typing import Any
 
 from retrofill.driver.conversation import Conversation
+from retrofill.system.private import PrivateFolder
 from retrofill.user_code.attempt_code import CodeUnavailable
 
 
@@ -38,7 +38,8 @@ def _folder(answer: dict[str, Any]) -> Path:
     if "folder" in answer:
         return Path(answer["folder"])
     # This machine is another one than the host's.
-    folder = Path(tempfile.mkdtemp(prefix="retrofill-code-"))
+    # As long as this process lives.
+    folder = PrivateFolder().path
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(answer["archive"]))) as zipped:
         zipped.extractall(folder)
     return folder

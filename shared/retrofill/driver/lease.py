@@ -17,6 +17,9 @@ from typing import Callable
 SHARE = 5
 # A server that is away for nearly the whole of a long lease ends nothing.
 MOST_SECONDS = 5.0
+# The share of a lease, and the most seconds, by which a process that lives ends itself before the kernel does: how it
+# ends tells whether nobody heard it, or it was stuck.
+EARLY_SHARE, MOST_EARLY_SECONDS = 20, 1.0
 Acknowledged = Callable[[], object]
 
 
@@ -25,7 +28,8 @@ class Lease:
 
     ``expired`` is called once, from the lease's thread, and must end the process. ``renewed`` gets
     each new end of the lease. ``alarm`` is a fallback without a Python thread: the kernel's timer
-    ends the process even if it is stuck in native code or was stopped and resumed.
+    ends the process even if it is stuck in native code or was stopped and resumed. It is left to the
+    timer, too, if the thread could not send heartbeats: the process is then lost, otherwise unheard.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Lease:
         # Unknown until the permission to begin; before that, nothing runs that it could end.
         self._ends_at = math.inf
         self._pause = min(seconds / SHARE, MOST_SECONDS)
+        self._early = min(seconds / EARLY_SHARE, MOST_EARLY_SECONDS)
         self._next_beat = clock() + self._pause
 
     def start(self) -> None:
@@ -61,7 +66,7 @@ class Lease:
             if self._ends_at != math.inf:
                 ends_at = max(ends_at, self._ends_at)
             left = ends_at - self._clock()
-            if left <= 0:
+            if left <= self._early:
                 return False
             self._ends_at = ends_at
             self._changed.notify_all()
@@ -83,12 +88,16 @@ class Lease:
         Returns the seconds until the next call is needed, 0 if the lease ended.
         """
         now = self._clock()
-        if now >= self._ends_at:
+        ends_at = self._ends_at - self._early
+        if now >= ends_at and now > self._next_beat + self._pause:
+            # It was stuck, so the kernel is to end it.
+            ends_at = self._ends_at
+        if now >= ends_at:
             return 0.0
         if now >= self._next_beat:
             self._next_beat = now + self._pause
             self._send(lambda: self._on_acknowledged(now))
-        return max(0.001, min(self._next_beat, self._ends_at) - now)
+        return max(0.001, min(self._next_beat, ends_at) - now)
 
     def _on_acknowledged(self, sent_at: float) -> None:
         with self._changed:

@@ -30,12 +30,13 @@ class Wire:
         self._silent = False
         self._changed = threading.Condition()
         host.on("acknowledged", self._on_acknowledged)
+        host.on("renewed", self._on_renewed)
         host.on("undelivered", on_loss)
 
     def send(
         self, kind: str, fields: dict[str, Any], acknowledged: Acknowledged | None = None, trace: str | None = None
     ) -> None:
-        """Send a report. ``acknowledged`` is called from another thread once it is durable."""
+        """Send a report. ``acknowledged`` is called from another thread once it is durable, or has renewed the lease."""
         sent_at = datetime.now(timezone.utc).isoformat()
         known = {name: value for name, value in fields.items() if value is not None}
         with self._changed:
@@ -61,17 +62,22 @@ class Wire:
 
     def _on_acknowledged(self, number: int) -> None:
         """All reports up to this one are durable."""
-        with self._changed:
-            durable = [each for each in self._open if each <= number]
-            waiting = [self._open[each] for each in durable]
         # Before a flush returns.
-        for acknowledged in waiting:
-            if acknowledged is not None:
-                acknowledged()
+        durable = self._on_renewed(number)
         with self._changed:
             for each in durable:
                 del self._open[each]
             self._changed.notify_all()
+
+    def _on_renewed(self, number: int) -> list[int]:
+        """All heartbeats up to this one count. Returns the numbers of the reports up to it that are not durable."""
+        with self._changed:
+            before = [each for each in self._open if each <= number]
+            waiting = [self._open[each] for each in before]
+        for acknowledged in waiting:
+            if acknowledged is not None:
+                acknowledged()
+        return before
 
 
 class Reporter:

@@ -8,7 +8,6 @@ import pkgutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from retrofill.spark.clusters.find import cluster_of
 from retrofill.spark.home import SparkHome
 from retrofill.spark.java import with_jars
 from retrofill.system.groups import lines_until_exit
+from retrofill.system.private import PrivateFolder
 
 LAST_LINES, LINE_CHARS = 400, 500
 PY_FILES, JARS, FILES = "spark.submit.pyFiles", "spark.jars", "spark.files"
@@ -99,8 +99,8 @@ class Submits:
         """
         assert task.submit is not None
         fields = Fields(self._launch, run, staging, task.name)
-        with tempfile.TemporaryDirectory(prefix="retrofill-script-") as folder:
-            submission = self.submission(task.submit, fields, Path(folder))
+        with PrivateFolder() as folder:
+            submission = self.submission(task.submit, fields, folder)
             process = self._start(task.name, submission)
             try:
                 last = _pass_on(process)

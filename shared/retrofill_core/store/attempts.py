@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -12,6 +12,7 @@ from sqlalchemy import (
     Connection,
     Double,
     Integer,
+    Interval,
     Select,
     Text,
     and_,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    literal,
     or_,
     select,
     true,
@@ -170,6 +172,23 @@ _EXTEND = (
     .where(attempt.c.id == _RENEWED.c.id, attempt.c.slot.is_not(None))
     .values(lease_until=_RENEWED.c.until)
 )
+_ACKNOWLEDGED = exists().where(
+    seat.c.attempt_id == attempt.c.id, one_of(seat.c.host_id, "own"), seat.c.acknowledged_at.is_not(None)
+)
+_BEATING = (
+    select(attempt.c.id)
+    .where(one_of(attempt.c.id, "ids"), attempt.c.slot.is_not(None), _ACKNOWLEDGED)
+    # One that its owner is about to end is left alone.
+    .with_for_update(key_share=True, skip_locked=True)
+    .cte("beating")
+)
+_RENEW = (
+    update(attempt)
+    .where(attempt.c.id == _BEATING.c.id)
+    # By the attempt's own length, by which its driver ends itself.
+    .values(lease_until=func.clock_timestamp() + attempt.c.lease_seconds * literal(timedelta(seconds=1), Interval))
+    .returning(attempt.c.id)
+)
 _CANCEL = (
     update(attempt)
     .where(
@@ -192,6 +211,14 @@ def extend_leases(conn: Connection, until: Mapping[int, datetime]) -> None:
     if until:
         ids = sorted(until)
         conn.execute(_EXTEND, _RENEWED.values(id=ids, until=(until[id] for id in ids)))
+
+
+def renew(conn: Connection, ids: Collection[int], own: Collection[int]) -> list[int]:
+    """Renew the leases of live attempts that hosts ``own`` have acknowledged; returns their ids.
+
+    For hosts whose drivers are alive while Kafka is away. An attempt that is locked, or over, keeps its lease.
+    """
+    return list(conn.execute(_RENEW, {"ids": sorted(ids), "own": sorted(own)}).scalars())
 
 
 _RELEASE = update(attempt).where(one_of(attempt.c.id, "ids")).values(release_requested=True)

@@ -26,6 +26,7 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    literal,
     null,
     or_,
     select,
@@ -176,6 +177,26 @@ _UNACKNOWLEDGED = (
     .where(one_of(seat.c.attempt_id, "ids"), seat.c.acknowledged_at.is_(None))
     .with_for_update()
 )
+
+
+# A host renews its own lease when a fifth of it has passed, so one that has used half of it is silent.
+_SILENT = (
+    select(attempt.c.id)
+    .select_from(attempt.outerjoin(host, host.c.id == attempt.c.host_id))
+    .where(
+        one_of(attempt.c.id, "ids"),
+        or_(
+            host.c.id.is_(None),
+            host.c.lease_until
+            < func.clock_timestamp() + attempt.c.lease_seconds * literal(timedelta(seconds=0.5), Interval),
+        ),
+    )
+)
+
+
+def silent(conn: Connection, attempts: Collection[int]) -> set[int]:
+    """Those whose hosts are silent, too: whatever it was, it was not one of their runs alone."""
+    return set(conn.execute(_SILENT, {"ids": sorted(attempts)}).scalars())
 
 
 def free(conn: Connection, attempts: Mapping[int, bool]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from retrofill.errors import UserError, last_line
 from retrofill.masking import masked
+from retrofill.system.private import PrivateFolder
 from retrofill_core.domain.environment import PackedEnvironment
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.interpreter import Interpreter, NoInterpreter
@@ -80,8 +81,7 @@ def _packed(
     interpreter: Interpreter,
     say: Callable[[str], object],
 ) -> str:
-    with tempfile.TemporaryDirectory(prefix="retrofill-pack-") as made:
-        folder = Path(made)
+    with PrivateFolder() as folder:
         # What is installed from this machine may change under the same names.
         index = f"{_key(texts, interpreter)}{INDEX_SUFFIX}" if is_complete(dict(texts)) else None
         if index is not None and (known := _known(store, index, folder)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -91,14 +91,28 @@ class Recorder:
     def may_publish(self, launch: LaunchRequest, run_ids: Sequence[int]) -> bool:
         return self.accepts
 
-    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+    def publish(
+        self,
+        launch: LaunchRequest,
+        report: Report,
+        on_delivery: OnDelivery,
+        trace: str | None,
+        renewed: Callable[[], object],
+    ) -> None:
         self._wire.send(report, SOURCE, on_delivery, trace)
 
     def code(self, sha256: str, *, whole: bool) -> dict[str, str]:
         return code_of(self._settings, sha256, whole)
 
     def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+        self,
+        launch: LaunchRequest,
+        *,
+        reported: bool,
+        reason: str,
+        exited: bool = True,
+        begun: int | None = None,
+        unheard: bool = False,
     ) -> None:
         self._ended.put(End(launch.attempt_id, begun, reported, reason))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from retrofill.states.attempt import AttemptMode
@@ -60,10 +61,26 @@ class Suspects(Check):
             not is_lost or (new["state"] == "failed") == ends,
             lambda: f"{new} was lost {new['lost_attempts']} times, the limit is {most}",
         )
-        if is_lost:
+        if is_lost and not self._excused(old, new, attempt or {}):
             self.runs.add(run)
         elif new["state"] in ENDED["run"] or outcome == "failed":
             self.runs.discard(run)
+
+    def _excused(self, old: Values, new: Values, attempt: Values) -> bool:
+        """Whether it was lost with its host, for the first time, as the loss says."""
+        shared = [loss.get("shared", False) for loss in new["losses"]["last"]]
+        if shared[-1]:
+            hosts = [row for row in self.rows("host") if row["id"] == attempt["host_id"]]
+            half = self.database.now() + timedelta(seconds=attempt["lease_seconds"] / 2)
+            self.require(
+                all(row["lease_until"] <= half for row in hosts),
+                lambda: f"{new} was not lost with its host, which is alive: {hosts}",
+            )
+        first = shared[-1] and not any(shared[:-1]) and old["id"] not in self.runs
+        self.require(
+            (new["lost_at"] == old["lost_at"]) == first, lambda: f"{'no' if first else 'a'} suspect: {old} became {new}"
+        )
+        return first
 
     def _claimed(self, attempt: int, steps: list[Step]) -> None:
         """An attempt was given runs: suspects only alone, or together as a part of a lost range."""

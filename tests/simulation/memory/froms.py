@@ -125,12 +125,12 @@ def _unnest_source(selectable: Any, number: int, c: Compiler) -> Source:
 
 def _cte_source(selectable: CTE, number: int, c: Compiler) -> Source:
     element: Any = selectable.element
-    if isinstance(element, Insert):
+    if isinstance(element, Insert | Select):
         from tests.simulation.memory.changing import InsertPlan  # circular import
 
-        plan = InsertPlan(element, Compiler(c.parameters, c))
+        plan = InsertPlan(element, Compiler(c.parameters, c)) if isinstance(element, Insert) else c.inner(element)
 
-        def inserted(env: Env) -> Iterator[Env]:
+        def made_once(env: Env) -> Iterator[Env]:
             made = env[EXECUTION].ctes
             if number not in made:
                 outcome = plan.run(env)
@@ -138,7 +138,7 @@ def _cte_source(selectable: CTE, number: int, c: Compiler) -> Source:
             for values in made[number]:
                 yield {**env, number: values}
 
-        return inserted
+        return made_once
     if isinstance(element, CompoundSelect) and selectable.recursive:
         return _recursive_source(selectable, number, c)
     raise NotImplementedError(f"WITH {type(element).__name__}")

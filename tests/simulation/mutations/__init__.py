@@ -114,6 +114,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             limiting.fails_before_its_driver_has_ended,
             hosting.launched_again,
             hosting.taken_over_without_acknowledgement,
+            hosting.renewals_are_assumed,
             hosting.unheard_counts,
         ),
     ),

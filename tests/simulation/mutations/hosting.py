@@ -24,6 +24,11 @@ def taken_over_without_acknowledgement(patch: Patch) -> None:
     patch(hosts, "acknowledge", lambda conn, id, attempt_id: True)
 
 
+def renewals_are_assumed(patch: Patch) -> None:
+    """While Kafka is away, a host tells its drivers that their leases are renewed, whatever Postgres says."""
+    patch(attempts, "renew", lambda conn, ids, own: list(ids))
+
+
 def taken_seats_are_taken_again(patch: Patch) -> None:
     """A claim takes any warm seat, and does not look whether it is free."""
     insert_all = attempts.insert_all

@@ -16,8 +16,8 @@ def lost_publishers_fail_their_run(patch: Patch) -> None:
     """Accepted output fails with its driver."""
     leave = run_starter.reports.decide.Fold._leave
 
-    def as_if_not_accepted(fold: Any, row: Any, attempt: Any, outcome: Any, error: Any) -> None:
-        leave(fold, row, attempt, outcome, error)
+    def as_if_not_accepted(fold: Any, row: Any, attempt: Any, outcome: Any, error: Any, *, shared: bool) -> None:
+        leave(fold, row, attempt, outcome, error, shared=shared)
         step = fold.outcome.runs[row.id][-1]
         if isinstance(step, AwaitPublisher) and step.suspect:
             fold._step(row, End(RunState.FAILED, error, step.losses, step.counted), RunState.FAILED)

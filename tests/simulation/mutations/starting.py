@@ -199,7 +199,7 @@ def suspects_at_once(patch: Patch) -> None:
 
 def _without_own_clock(patch: Patch) -> None:
     """Treat every lease as over by the owner's own clock."""
-    patch(Leases, "_remaining", lambda self, shard, attempt_id, seconds: 0.0)
+    patch(Leases, "_remaining", lambda self, shard, attempt_id, until, seconds: 0.0)
 
 
 def _process() -> Any:

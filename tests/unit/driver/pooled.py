@@ -98,7 +98,14 @@ class Recorder:
         """Only odd runs, once that is decided."""
         return self.accepts.wait(20) and all(id % 2 for id in run_ids)
 
-    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+    def publish(
+        self,
+        launch: LaunchRequest,
+        report: Report,
+        on_delivery: OnDelivery,
+        trace: str | None,
+        renewed: Callable[[], object],
+    ) -> None:
         raise AssertionError(report)
 
     def code(self, sha256: str, *, whole: bool) -> dict[str, str]:
@@ -108,7 +115,14 @@ class Recorder:
         raise AssertionError(reason)
 
     def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+        self,
+        launch: LaunchRequest,
+        *,
+        reported: bool,
+        reason: str,
+        exited: bool = True,
+        begun: int | None = None,
+        unheard: bool = False,
     ) -> None:
         self.begun[launch.attempt_id] = begun
         self._ended.put((launch.attempt_id, reported, reason))

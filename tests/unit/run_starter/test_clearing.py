@@ -48,7 +48,14 @@ class Told(Recorder):
     """Also checks that no attempt began or has a driver that may still run."""
 
     def driver_ended(
-        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+        self,
+        launch: LaunchRequest,
+        *,
+        reported: bool,
+        reason: str,
+        exited: bool = True,
+        begun: int | None = None,
+        unheard: bool = False,
     ) -> None:
         assert exited and begun is None
         super().driver_ended(launch, reported=reported, reason=reason)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.run_starter.reported import (
@@ -27,7 +28,7 @@ from retrofill_core.contract.runs import ErrorInfo
 from retrofill_core.domain.run import LIVE
 from retrofill_core.domain.run import RunState as R
 from run_starter.reports.decide import MAX_PUT_OFF_SECONDS, PUT_OFF_SECONDS
-from run_starter.reports.losses import SILENT, UNKNOWN, Loss, failure, losses_of, stored, with_loss
+from run_starter.reports.losses import HOST_SILENT, SILENT, UNKNOWN, Loss, failure, losses_of, stored, with_loss
 from run_starter.reports.steps import Accept, AttemptEnd, AwaitPublisher, Begin, End, Requeue
 
 CANCELLED = AttemptOutcome.CANCELLED
@@ -308,3 +309,25 @@ def test_as_many_attempts_as_allowed():
     # Two begin of three, and one of them counts but for the first.
     assert counts[:9] == [(1, 0), (1, 0), (2, 0), (3, 0), (3, 0), (4, 1), (5, 1), (5, 1), (6, 2)]
     assert row.lost_attempts == MOST_LOST
+
+
+@pytest.mark.parametrize("mode", [AttemptMode.EACH, AttemptMode.RANGE])
+@pytest.mark.parametrize(("state", "step"), [(R.RUNNING, QUEUED), (R.PUBLISHING, STAGED)])
+def test_the_first_loss_with_a_whole_host_makes_no_suspect_and_splits_no_range(
+    mode: AttemptMode, state: R, step: type[Requeue | AwaitPublisher]
+) -> None:
+    """The second does, as does any loss of a driver alone. A suspect is not excused: it was retried alone."""
+    lost = attempt(mode=mode)
+
+    def after(*losses: Loss, suspect: bool = False, shared: bool = True) -> Any:
+        row = replace(run(state, suspect=suspect), losses=stored(losses))
+        return steps(fold_of([row], [lost]).lose(OF, HOST_SILENT if shared else SILENT, shared=shared))[-1]
+
+    first = after()
+    assert isinstance(first, step)
+    assert (first.suspect, first.counted, first.losses[-1].shared) == (False, False, True)
+    assert not after(Loss(1, "alone", counted=False)).suspect
+    assert after(*first.losses).suspect
+    assert after(shared=False).suspect
+    assert after(suspect=True).suspect
+    assert losses_of(stored(first.losses)) == first.losses

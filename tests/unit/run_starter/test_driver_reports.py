@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -86,10 +87,19 @@ class Host(Driven):
     def __init__(self) -> None:
         super().__init__()
         self.published: list[tuple[Report, OnDelivery, str | None]] = []
+        self.renewals: list[Callable[[], object]] = []
 
-    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+    def publish(
+        self,
+        launch: LaunchRequest,
+        report: Report,
+        on_delivery: OnDelivery,
+        trace: str | None,
+        renewed: Callable[[], object],
+    ) -> None:
         assert launch is LAUNCH
         self.published.append((report, on_delivery, trace))
+        self.renewals.append(renewed)
 
 
 def test_a_host_publishes_what_is_a_report_and_tells_the_driver_of_the_rest() -> None:
@@ -128,6 +138,32 @@ def test_a_run_begins_once_the_begin_of_the_one_before_is_durable() -> None:
     said = [heard.get(timeout=20) for _ in range(2)]
     assert {"acknowledged": 1} in said and any(each.get("begin") is not None for each in said)
     assert answers.begun == 2
+
+
+def test_a_run_begins_once_all_that_is_known_of_the_one_before_is_durable() -> None:
+    """While Kafka is away, the run that began goes on, and no other begins."""
+    host, answers, heard, on_delivery = asked_for_the_second_run()
+    on_delivery(None)
+    assert [heard.get(timeout=20) for _ in range(2)]
+    ended = fields("RunReported", run_id=2, attempt=1, state="succeeded")
+    answers.hear("report", {"number": 2, "trace": None, "report": ended})
+    answers.hear("may_begin", 1)
+    with pytest.raises(queue.Empty):
+        heard.get(timeout=0.2)
+    host.published[-1][1](None)
+    said = [heard.get(timeout=20) for _ in range(2)]
+    assert {"acknowledged": 2} in said and any(each.get("begin") is not None for each in said)
+
+
+def test_a_heartbeat_that_renewed_the_lease_though_kafka_does_not_have_it_is_said_to_the_driver() -> None:
+    host, heard = Host(), queue.SimpleQueue[dict[str, Any]]()
+    answers = Answers(host, LAUNCH, heard.put)
+    for number in (1, 2):
+        answers.hear("report", {"number": number, "trace": None, "report": fields("AttemptHeartbeat")})
+    host.renewals[-1]()
+    assert heard.get(timeout=20) == {"renewed": 2}
+    host.published[0][1](None)
+    assert heard.get(timeout=20) == {"acknowledged": 1}
 
 
 def test_nothing_begins_after_a_begin_that_never_arrived() -> None:

@@ -154,3 +154,18 @@ def test_a_driver_that_does_not_listen_is_killed_though_no_thread_can_be_started
 
 def _limited(_: threading.Thread) -> None:
     raise RuntimeError(LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("code", "unheard", "said"),
+    [
+        ("import os; os._exit(75)", True, "no heartbeat was acknowledged in time"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGALRM)", False, "stuck or stopped until its lease ended"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", False, "ended by signal 9"),
+        ("raise SystemExit(3)", False, "exited with status 3"),
+    ],
+)
+def test_a_driver_that_nobody_heard_is_told_from_one_that_was_stuck(code: str, unheard: bool, said: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True)
+    assert said in processes.exit_reason(process, None)
+    assert processes.was_unheard(process) == unheard

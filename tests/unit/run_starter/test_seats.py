@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.exc import OperationalError
+from psycopg import errors
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from tests.unit.run_starter.reported import OF, attempt, fold_of, run, steps
 
 from retrofill.states.attempt import AttemptMode, AttemptOutcome
 from retrofill_core.contract.runs import AttemptEnded
 from retrofill_core.domain.run import RunState as R
 from retrofill_core.settings import Settings
+from retrofill_core.store import attempts
 from retrofill_core.store.hosts import Mine
 from run_starter.executors import Condition
-from run_starter.host import seats
+from run_starter.host import hosting, seats
 from run_starter.host.hosting import DriverHost
 from run_starter.host.launching import Launching
 from run_starter.host.seats import Seats, warmed
@@ -87,10 +90,15 @@ class Reports(DriverHost):
 LAUNCH: Any = SimpleNamespace(backfill_id="b", attempt_id=1, about={"backfill_id": "b", "attempt_id": 1}, key=1)
 
 
-@pytest.mark.parametrize(("begun", "state"), [(None, "released"), (7, "lost")])
-def test_a_driver_that_ended_before_it_might_begin_is_no_loss(begun: int | None, state: str) -> None:
+@pytest.mark.parametrize(
+    ("begun", "unheard", "state"),
+    [(None, False, "released"), (None, True, "released"), (7, False, "lost"), (7, True, "released")],
+)
+def test_a_driver_that_could_not_begin_or_was_not_heard_is_no_loss(
+    begun: int | None, unheard: bool, state: str
+) -> None:
     host = Reports()
-    host.driver_ended(LAUNCH, reported=False, reason="gone", begun=begun)
+    host.driver_ended(LAUNCH, reported=False, reason="gone", begun=begun, unheard=unheard)
     assert host.states == [state]
     assert host.drivers_changed.is_set()
 
@@ -104,6 +112,33 @@ def test_nothing_begins_while_a_host_stops() -> None:
     host.closing()
     host.driver_ended(LAUNCH, reported=False, reason="gone", begun=7)
     assert host.states == ["lost", "released"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OperationalError("", None, Exception("server closed the connection")),
+        OperationalError("", None, errors.LockNotAvailable("")),
+        OperationalError("", None, errors.QueryCanceled("")),
+        ProgrammingError("", None, errors.InsufficientPrivilege("")),
+    ],
+    ids=["away", "locked", "slow", "rights"],
+)
+def test_a_run_waits_until_postgres_answers(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an outage between two runs would end the attempt."""
+    answers: list[Any] = [error, error, 12.0]
+
+    def lease_left(*_: object) -> float:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return float(answer)
+
+    monkeypatch.setattr(hosting, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(hosting, "reading", lambda _: nullcontext())
+    monkeypatch.setattr(attempts, "lease_left", lease_left)
+    launch: Any = SimpleNamespace(**vars(LAUNCH), lease_seconds=60.0)
+    assert Reports().may_begin(launch, 7) == 12.0
 
 
 def test_a_wait_for_drivers_ends_with_the_last_one_or_with_its_time() -> None:

@@ -7,7 +7,7 @@ import queue
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -52,7 +52,14 @@ if "exits" not in sys.argv:
 class Durable(Recorder):
     """A host whose reports are durable at once."""
 
-    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+    def publish(
+        self,
+        launch: LaunchRequest,
+        report: Report,
+        on_delivery: OnDelivery,
+        trace: str | None,
+        renewed: Callable[[], object],
+    ) -> None:
         on_delivery(None)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from retrofill_core.store import attempts
 from run_starter.host import hosting
+from run_starter.host.heartbeats import Heartbeats
 from run_starter.host.hosting import Watch
 
 SECONDS = 20.0
@@ -53,7 +54,7 @@ def test_a_driver_that_could_not_be_ended_is_ended_later_and_the_others_are_at_o
     monkeypatch.setattr(hosting, "reading", reads)
     monkeypatch.setattr(attempts, "to_be_ended", over)
     executor = Hosted()
-    watch = Watch(None, executor)  # type: ignore[arg-type]
+    watch = Watch(None, executor, Heartbeats(), lambda: [1])  # type: ignore[arg-type]
     watch.start()
     try:
         assert [executor.asked.get(timeout=SECONDS) for _ in range(3)] == [1, 2, 1]

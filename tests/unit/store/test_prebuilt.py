@@ -72,6 +72,7 @@ HOT = {
     "free seats": lambda conn: hosts.lock_free(conn, [1], 0, "default", ["pool"], 1),
     "seats freed": lambda conn: hosts.free(conn, {1: True}),
     "unacknowledged": lambda conn: hosts.unacknowledged(conn, [1]),
+    "attempts of silent hosts": lambda conn: hosts.silent(conn, [1]),
     "shard waits": lambda conn: seat_waits.wait(
         conn, 0, seat_waits.Kind("default", False), seat_waits.Rank(1, NOW), 1.0
     ),
@@ -86,6 +87,7 @@ HOT = {
     "attempts locked": lambda conn: attempts.lock(conn, [1]),
     "attempt moved": lambda conn: attempts.move(conn, "running", [{"id": 1}], {"began_at": NOW}),
     "leases": lambda conn: attempts.leases(conn, 0),
+    "leases renewed by a host": lambda conn: attempts.renew(conn, [1], [1]),
     "leases extended": lambda conn: attempts.extend_leases(conn, {1: NOW}),
     "runs named by date": lambda conn: run_cancels.starting_within(conn, "b", [(NOW, NOW)], 1),
     "runs named by id": lambda conn: run_cancels.with_ids(conn, "b", [1], after=0),

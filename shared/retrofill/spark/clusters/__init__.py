@@ -9,12 +9,12 @@ import hashlib
 import os
 import secrets
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import Callable, Mapping, Protocol, Sequence
 
 from retrofill.spark.home import SparkHome
+from retrofill.system.private import PrivateFolder
 
 PREFIX = "retrofill-"
 # Of one call of a cluster's client, and of waiting until applications have ended.
@@ -74,9 +74,9 @@ def ask(home: SparkHome, environment: Mapping[str, str], command: Callable[[Path
 
     Raises ``CannotKill``.
     """
-    with tempfile.TemporaryDirectory(prefix="retrofill-cluster-") as folder:
-        variables = {**environment, **home.environment(Path(folder), environment)}
-        words = command(Path(folder))
+    with PrivateFolder() as folder:
+        variables = {**environment, **home.environment(folder, environment)}
+        words = command(folder)
         try:
             done = subprocess.run(
                 words,

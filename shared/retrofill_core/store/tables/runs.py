@@ -51,7 +51,7 @@ run = Table(
     Column("lost_at", Moment),
     # How many drivers were lost with it when it was a suspect.
     Column("lost_attempts", Integer, nullable=False, server_default=text("0")),
-    # The most recent losses: {"last": [{"attempt": 1, "reason": "…", "counted": false}, …]}.
+    # The most recent losses: {"last": [{"attempt": 1, "reason": "…", "counted": false, "shared": true}, …]}.
     Column("losses", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("queued_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     Column("started_at", Moment),
