@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from retrofill_core.domain.backfill import ReprocessBehavior
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import Intervals, Reason, Rejection
-from retrofill_core.domain.schedule import ticks
+from retrofill_core.domain.ticks import Ticks
 
 # How far back the last tick may be: of a schedule with a day, a week, a month, a year between two, or
 # four, as for February 29, and eight around 1900.
@@ -56,7 +56,7 @@ def _last_tick(pipeline: PipelineDefinition, moment: datetime) -> datetime | Non
     """The last tick at or before a moment; ``None`` if there is none."""
     for back in BACK:
         found = None
-        for tick in ticks(pipeline.schedule, pipeline.timezone, moment - back):
+        for tick in Ticks(pipeline.schedule, pipeline.timezone).since(moment - back):
             if tick > moment:
                 break
             found = tick

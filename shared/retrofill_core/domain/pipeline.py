@@ -24,9 +24,9 @@ from retrofill_core.domain.alert import FINISH_BY, DeadlineAlert
 from retrofill_core.domain.bounds import Bound
 from retrofill_core.domain.callback import Occasion
 from retrofill_core.domain.callback_rule import CallbackRule, check_rules
+from retrofill_core.domain.cron import check_schedule
 from retrofill_core.domain.data import Data, Name
 from retrofill_core.domain.environment import SHA256, PackedEnvironment
-from retrofill_core.domain.schedule import check_schedule
 
 
 def check_timezone(name: str) -> str:

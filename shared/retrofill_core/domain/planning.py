@@ -18,6 +18,7 @@ from retrofill_core.domain.backfill import ReprocessBehavior
 from retrofill_core.domain.coverage import NOT_COVERED, Cover, Finished, covers, latest
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.schedule import TooManyIntervals, boundaries, range_bound
+from retrofill_core.domain.ticks import Ticks
 
 # A closed range of logical dates; one date twice for that date only.
 Span = tuple[date | datetime, date | datetime]
@@ -216,11 +217,12 @@ def _merged(windows: Sequence[tuple[datetime, datetime]]) -> Iterator[tuple[date
 
 
 def _inside(pipeline: PipelineDefinition, windows: Iterable[tuple[datetime, datetime]], max_runs: int) -> Intervals:
-    """The intervals that start in ``windows``. Raises ``TooManyIntervals``."""
+    """The intervals that start in ``windows``, which rise. Raises ``TooManyIntervals``."""
+    ticks = Ticks(pipeline.schedule, pipeline.timezone)
     starts: list[datetime] = []
     ends: list[datetime] = []
     for start, stop in windows:
-        found = boundaries(pipeline.schedule, pipeline.timezone, start, stop, max_runs - len(starts))
+        found = boundaries(ticks, start, stop, max_runs - len(starts))
         starts += found[:-1]
         ends += found[1:]
     return Intervals(starts, ends)

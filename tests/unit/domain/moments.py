@@ -4,13 +4,23 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
-from retrofill_core.domain.schedule import boundaries, range_bound
+from retrofill_core.domain import schedule as schedules
+from retrofill_core.domain.schedule import range_bound
+from retrofill_core.domain.ticks import Ticks
 
 NEW_YORK, BERLIN, SAO_PAULO = "America/New_York", "Europe/Berlin", "America/Sao_Paulo"
 
 
 def utc(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> datetime:
     return datetime(year, month, day, hour, minute, tzinfo=UTC)
+
+
+def ticks(schedule, zone, start):
+    return Ticks(schedule, zone).since(start)
+
+
+def boundaries(schedule, zone, first, last, limit):
+    return schedules.boundaries(Ticks(schedule, zone), first, last, limit)
 
 
 def bounds(schedule, zone, first, last, limit=10_000):

@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo, available_timezones
 from cronsim import CronSim
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.unit.domain.moments import BERLIN, NEW_YORK, SAO_PAULO, utc
+from tests.unit.domain.moments import BERLIN, NEW_YORK, SAO_PAULO, boundaries, ticks, utc
 
-from retrofill_core.domain.schedule import LAST_YEAR, boundaries, ticks, ticks_at_least
+from retrofill_core.domain.schedule import ticks_at_least
+from retrofill_core.domain.ticks import LAST_YEAR, Ticks
 
 # Around DST changes: (zone, a moment some hours before the change)
 CHANGES = [
@@ -162,4 +163,4 @@ def test_the_bound_is_never_above_what_there_is(zone, minute, hour, day, month, 
     last = first + timedelta(days=length)
     most = 2_000
     found = sum(1 for _ in islice(takewhile(lambda tick: tick <= last, ticks(schedule, zone, first)), most))
-    assert found == most or ticks_at_least(schedule, zone, first, last, enough=found + 1) <= found
+    assert found == most or ticks_at_least(Ticks(schedule, zone), first, last, enough=found + 1) <= found
