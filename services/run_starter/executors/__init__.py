@@ -122,11 +122,6 @@ class LaunchRequest:
         """The fields that all reports on the attempt share."""
         return {"backfill_id": self.backfill_id, "attempt_id": self.attempt_id}
 
-    @property
-    def executions(self) -> int:
-        """How often user code is called. A range is executed in one go."""
-        return len(self.runs) if self.mode == AttemptMode.EACH else 1
-
     def as_json(self) -> dict[str, Any]:
         """The ``launch`` message to a driver process (``retrofill.protocol.launch``)."""
         zone = ZoneInfo(self.pipeline.timezone)

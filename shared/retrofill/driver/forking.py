@@ -143,7 +143,7 @@ class Parent:
     def _hang_up(self) -> None:
         """Have all processes end, as the host did or asked for, and this one after them."""
         self._hung_up = True
-        self._kill_at = time.monotonic() + END_SECONDS
+        self._kill_at = self._kill_at or time.monotonic() + END_SECONDS
         self._stop_listening(self._incoming)
         for child in self._children.values():
             os.close(child.lines)
@@ -164,8 +164,8 @@ class Parent:
         if signal.SIGTERM in numbers or (signal.SIGHUP in numbers and os.getppid() != self._host):
             at_work = [child for child in self._children.values() if not child.over]
             if not at_work:
-                self._kill_children()
-                os._exit(1)
+                # One may still release its session.
+                self._hang_up()
             for child in at_work:
                 os.kill(child.pid, signal.SIGTERM)
             # It may be stopped, or user code may have made it deaf.

@@ -233,7 +233,16 @@ def test_sigterm_ends_the_driver_and_its_attempt(driver: Driver, busy: bool) -> 
     if busy:
         driver.launch()
     driver.process.terminate()
-    assert driver.process.wait(20) == (-signal.SIGTERM if busy else 1)
+    assert driver.process.wait(20) == (-signal.SIGTERM if busy else 0)
+
+
+def test_sigterm_lets_an_attempt_that_is_over_release_its_session(driver: Driver) -> None:
+    driver.launch()
+    driver.say(done="waits")
+    assert driver.hear() == {"done": True}
+    driver.process.terminate()
+    assert driver.hear() == {"ended": "by the host"}
+    assert driver.process.wait(20) == 0
 
 
 @pytest.mark.parametrize("told", ["hangs up", "ends"])
