@@ -158,11 +158,15 @@ def _offset(moment: datetime, zone: ZoneInfo) -> float:
 
 @dataclass(frozen=True)
 class TimedOut:
-    """A try of a task that timed out and did not end, so that its driver ended itself."""
+    """A try of a task that ended its driver: it timed out and did not end, or it exited.
+
+    ``everywhere``: it would do so in every run.
+    """
 
     task: str
     try_number: int
     error: ErrorInfo
+    everywhere: bool = False
 
 
 @dataclass(frozen=True)

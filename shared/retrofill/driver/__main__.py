@@ -26,8 +26,8 @@ base64 to a driver on another machine, or with the ``error``.
 
 A driver that gives up sends ``{"lost": "why"}`` as its last message. If a task timed out and does not
 end, ``{"timed_out": {"task": "a", "try_number": 1, "error": {…}}}`` comes before it, after all reports
-were acknowledged, and instead of it if the task's code ended the process; the host reports the rest
-once the driver has exited.
+were acknowledged, and instead of it if the task's code ended the process, with ``"everywhere": true``
+if it does so in every run (an import); the host reports the rest once the driver has exited.
 
 ``{"end": true}``, end of input (the host exited, even by kill -9) and SIGTERM end the driver at any
 time: it briefly tries to interrupt its work in Spark, and exits. It also exits when its lease ends

@@ -36,6 +36,9 @@ def attempt(incoming, outgoing, notes, kept):
         elif kind == "task":
             notes.began(what, 2)
             say(task=what)
+        elif kind == "import":
+            notes.began(what, 2, everywhere=True)
+            say(task=what)
         elif kind == "exit":
             os._exit(what)
         elif kind == "forks":
@@ -174,6 +177,15 @@ def test_the_driver_ends_as_the_process_of_its_attempt(
     ((kind, fields),) = said[0].items()
     assert (kind, fields["task"], fields["try_number"], fields["error"]["type"]) == ("timed_out", "a", 2, PROCESS_ENDED)
     assert f"exit status {status}" in fields["error"]["message"]
+
+
+@pytest.mark.parametrize("what", ["task", "import"])
+def test_it_says_whether_every_run_would_end_like_that(driver: Driver, what: str) -> None:
+    driver.launch()
+    driver.say(**{what: "a"})
+    assert driver.hear() == {"task": "a"}
+    driver.say(exit=3)
+    assert json.loads(driver.rest().splitlines()[-1])["timed_out"]["everywhere"] == (what == "import")
 
 
 def test_nobody_is_blamed_for_what_one_of_several_tasks_did(driver: Driver) -> None:
