@@ -21,10 +21,10 @@ _PACKAGES = {service.package: name for name, service in SERVICES.items()}
 class Used:
     """CPU seconds so far of the servers, each service and the drivers, of the stack in ``home``.
 
-    ``replicas``: services that were started beside it.
+    ``replicas``: services that were started beside it. ``drivers``: processes that drive its Spark without Retrofill.
     """
 
-    def __init__(self, home: Path, replicas: Iterable[Replica] = ()) -> None:
+    def __init__(self, home: Path, replicas: Iterable[Replica] = (), drivers: Iterable[psutil.Process] = ()) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         identity = Layout(home).identity()
         assert identity is not None
@@ -34,6 +34,9 @@ class Used:
             starter = psutil.Process(replica.process.pid)
             for process in (starter, *starter.children(recursive=True)):
                 self._add(process, replica.log.stem.rpartition("-")[0])
+        for driver in drivers:
+            times = driver.cpu_times()
+            self.seconds["drivers"] += times.user + times.system
 
     def _add(self, process: psutil.Process, service: str = "others") -> None:
         command = process.cmdline()

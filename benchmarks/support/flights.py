@@ -22,6 +22,8 @@ from retrofill_core.settings import Settings
 ROOT = Path(__file__).parents[2]
 FIRST = date(2013, 1, 1)
 WARM_DAYS = 4
+# Whose outputs those without Retrofill are.
+BARE = "bare"
 
 
 class User:
@@ -83,7 +85,7 @@ def days(count: int, first: int = 0) -> list[str]:
 
 def bare_loop(user: User, chosen: Sequence[str], parallel: int) -> float:
     """Seconds of the same work in a plain loop in one session, ``parallel`` days at a time."""
-    scratch = str(_scratch(user))
+    scratch = str(scratch_of(user, BARE))
     with _session(user) as spark, ThreadPoolExecutor(parallel) as threads:
 
         def one(day: str) -> None:
@@ -98,9 +100,9 @@ def bare_loop(user: User, chosen: Sequence[str], parallel: int) -> float:
 def bare_job(user: User, chosen: Sequence[str]) -> float:
     """Seconds of the same work as one job over all days."""
     with _session(user) as spark:
-        plain_days(spark, str(_scratch(user)), chosen[:WARM_DAYS])
+        plain_days(spark, str(scratch_of(user, BARE)), chosen[:WARM_DAYS])
         began = time.monotonic()
-        plain_days(spark, str(_scratch(user)), chosen)
+        plain_days(spark, str(scratch_of(user, BARE)), chosen)
         return time.monotonic() - began
 
 
@@ -119,7 +121,7 @@ def _session(user: User) -> Iterator[Any]:
 
 def submitted(user: User, chosen: Sequence[str]) -> float:
     """Seconds to process these days simultaneously, each with its own ``spark-submit``."""
-    java, scratch = find(user.settings()), _scratch(user)
+    java, scratch = find(user.settings()), scratch_of(user, BARE)
     script = ROOT / "benchmarks" / "support" / "plain_days.py"
     command = [*spark_submit_command(java, scratch / "jvm-options"), "--master", "local[2]", str(script), str(scratch)]
     environment = {**user.environment, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -137,9 +139,9 @@ def submitted(user: User, chosen: Sequence[str]) -> float:
     return time.monotonic() - began
 
 
-def _scratch(user: User) -> Path:
-    """A folder with the same sources and separate outputs."""
-    scratch = user.home / "bare"
+def scratch_of(user: User, whose: str) -> Path:
+    """A folder with the same sources and separate outputs: a directory belongs to one pipeline."""
+    scratch = user.home / whose
     scratch.mkdir(exist_ok=True)
     for name in ("flights", "weather"):
         if not (scratch / name).exists():

@@ -173,11 +173,6 @@ class Settings(BaseSettings):
     drain_seconds: float = Field(
         10.0, ge=0, description="How long a run-starter that stops lets its drivers finish the runs that they began"
     )
-    driver_max_runs: int = Field(
-        1000,
-        ge=1,
-        description="Runs after which a warm driver process is replaced, between two attempts; a range counts as one",
-    )
     lease_seconds: float = Field(
         60.0,
         gt=0,

@@ -122,11 +122,6 @@ class LaunchRequest:
         """The fields that all reports on the attempt share."""
         return {"backfill_id": self.backfill_id, "attempt_id": self.attempt_id}
 
-    @property
-    def executions(self) -> int:
-        """How often user code is called. A range is executed in one go."""
-        return len(self.runs) if self.mode == AttemptMode.EACH else 1
-
     def as_json(self) -> dict[str, Any]:
         """The ``launch`` message to a driver process (``retrofill.protocol.launch``)."""
         zone = ZoneInfo(self.pipeline.timezone)
@@ -163,11 +158,15 @@ def _offset(moment: datetime, zone: ZoneInfo) -> float:
 
 @dataclass(frozen=True)
 class TimedOut:
-    """A try of a task that timed out and did not end, so that its driver ended itself."""
+    """A try of a task that ended its driver: it timed out and did not end, or it exited.
+
+    ``everywhere``: it would do so in every run.
+    """
 
     task: str
     try_number: int
     error: ErrorInfo
+    everywhere: bool = False
 
 
 @dataclass(frozen=True)

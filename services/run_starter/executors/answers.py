@@ -120,7 +120,8 @@ class Answers:
     def _on_timed_out(self, fields: dict[str, Any]) -> None:
         """The driver is about to exit because of a task."""
         error = ErrorInfo.model_validate(fields["error"])
-        self._timed_out = TimedOut(str(fields["task"]), int(fields["try_number"]), error)
+        everywhere = bool(fields.get("everywhere"))
+        self._timed_out = TimedOut(str(fields["task"]), int(fields["try_number"]), error, everywhere)
 
     def ended(self, *, reported: bool, reason: str, exited: bool = True, unheard: bool = False) -> None:
         """The driver exited or is free again, see ``Host.driver_ended``."""

@@ -29,7 +29,7 @@ CLOSE_SECONDS = 5.0
 
 
 class LocalPool:
-    """Up to ``driver_slots`` warm processes, replaced after ``driver_max_runs`` runs, between attempts."""
+    """Up to ``driver_slots`` warm processes."""
 
     def __init__(
         self,
@@ -232,13 +232,6 @@ class LocalPool:
     def _on_done(self, worker: Worker, fields: dict[str, Any]) -> None:
         with self._lock:
             answers = self._left(worker)
-            worker.runs += 0 if answers is None else answers.launch.executions
-            retire = worker.runs >= self._settings.driver_max_runs
-            if retire:
-                self._workers.remove(worker)
-        if retire:
-            self._spawns.put((worker.packed,))
-            worker.retire()
         if answers is not None:
             answers.ended(reported=bool(fields.get("reported")), reason="the driver was not allowed to begin")
         self._assign()
@@ -290,8 +283,7 @@ class LocalPool:
         for worker, launch in given:
             # If the process has exited, its reader reports the launch as lost. If it never reads it, it is ended once
             # the attempt's lease is over.
-            last = worker.runs + launch.executions >= self._settings.driver_max_runs
-            worker.send({"launch": {**launch.as_json(), "last": last}})
+            worker.send({"launch": launch.as_json()})
         for worker in replaced:
             self._spawns.put((worker.packed,))
             worker.retire()

@@ -29,7 +29,6 @@ class Worker:
         self.ready = False
         self.retiring = False
         self.answers: Answers | None = None
-        self.runs = 0
         self.reader: threading.Thread | None = None
         self.why_lost: str | None = None
         # ``None`` closes the process's input.

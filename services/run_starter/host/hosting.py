@@ -131,7 +131,8 @@ class DriverHost:
     def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:
         """Report the end of a task that ended its driver, and what follows.
 
-        If it has tries left, the run is queued again, with a record of this one; a range is split.
+        If it has tries left, the run is queued again, with a record of this one. A range is split, unless each of its
+        runs would fail alike.
         The other runs of the attempt are queued again.
         """
         log.warning("task_ended_driver", backfill=launch.backfill_id, attempt=launch.attempt_id, task=over.task)
@@ -145,7 +146,7 @@ class DriverHost:
                 state = TaskState.RETRYING if again else TaskState.FAILED
                 task = {"task": over.task, "try_number": over.try_number, "error": over.error}
                 self.report(TaskReported.model_validate({**about, **task, "state": state}))
-                if not (whole or again):
+                if over.everywhere or not (whole or again):
                     self.report(RunReported(**about, state="failed", error=over.error))
         self.report(AttemptEnded(**launch.about, state=how, error=over.error, begun=begun))
         self.changed()

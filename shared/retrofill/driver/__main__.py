@@ -6,17 +6,17 @@ and the logs go to the log of the attempt (``output.Output``). The protocol:
 1. host: ``{"settings": {…}}`` (``config.Config``)
 2. driver, when warm and Spark has answered it: ``{"ready": {"python": "3.11.2", "spark": "4.3.0"}}``, the
    versions, as far as it knows them
-3. host: ``{"launch": {…}}``, an attempt with one or several runs (``launch.Launch``); ``last``: the
-   process is replaced afterwards. The driver opens the Spark session, with heartbeats if that takes
-   long. If the attempt only publishes, it needs no user code, and a session only for tables.
+3. host: ``{"launch": {…}}``, an attempt with one or several runs (``launch.Launch``). The driver
+   opens the Spark session, with heartbeats if that takes long. If the attempt only publishes, it needs
+   no user code, and a session only for tables.
 4. driver, for each run: ``{"may_begin": RUN_ID}``
 5. host: ``{"begin": 14.2}``, the seconds left of the attempt's lease, or ``null`` if the run must
    not begin; then the driver begins no other run of the attempt either
 6. driver, for the runs of a piece that staged output, while the next one is under way:
    ``{"may_publish": [RUN_ID, …]}``, and again before each commit to a table; host: ``{"publish": true}``
    if Postgres has all of it accepted, else ``false``
-7. driver, when its reports are acknowledged: ``{"done": {"reported": true}}``. Then 3 again, or it
-   is replaced; the session is released meanwhile.
+7. driver, when its reports are acknowledged: ``{"done": {"reported": true}}``. Then 3 again; the
+   session is released meanwhile.
 
 At any time, the driver sends ``{"report": {"number": 7, "trace": null, "report": {…}}}``, a message of
 the contract without what the host knows. The host publishes it, and says ``{"acknowledged": 7}`` once
@@ -27,8 +27,8 @@ base64 to a driver on another machine, or with the ``error``.
 
 A driver that gives up sends ``{"lost": "why"}`` as its last message. If a task timed out and does not
 end, ``{"timed_out": {"task": "a", "try_number": 1, "error": {…}}}`` comes before it, after all reports
-were acknowledged, and instead of it if the task's code ended the process; the host reports the rest
-once the driver has exited.
+were acknowledged, and instead of it if the task's code ended the process, with ``"everywhere": true``
+if it does so in every run (an import); the host reports the rest once the driver has exited.
 
 ``{"end": true}``, end of input (the host exited, even by kill -9) and SIGTERM end the driver at any
 time: it briefly tries to interrupt its work in Spark, and exits. It also exits when its lease ends
@@ -121,7 +121,6 @@ def attempt(
     spark = None if known is None else SparkApplication(**known)
     server = Server(config, ending, host, wire, partial(sessions_of, spark), notes=notes, output=output)
     server.serve_one()
-    server.finish()
     end_children()
     flush()
 

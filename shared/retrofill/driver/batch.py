@@ -187,7 +187,7 @@ class Batch:
         first = self._launch.pipeline.tasks[0]
         try:
             # As one that raises, an import that exits is not retried: no task has begun.
-            with self._noted(first.name, first.retries + 1):
+            with self._noted(first.name, first.retries + 1, everywhere=True):
                 pipeline = self._pipeline()
         except FAILURES as e:
             return Result(False, error_info(e), everywhere=True)
@@ -218,9 +218,9 @@ class Batch:
             yield
 
     @contextmanager
-    def _noted(self, task: str, try_number: int) -> Iterator[None]:
-        """Whatever ends the process in this block is code of the task."""
-        self._notes.began(task, try_number)
+    def _noted(self, task: str, try_number: int, *, everywhere: bool = False) -> Iterator[None]:
+        """Whatever ends the process in this block is code of the task, ``everywhere`` or in this piece."""
+        self._notes.began(task, try_number, everywhere=everywhere)
         try:
             yield
         finally:

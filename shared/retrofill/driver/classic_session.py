@@ -7,7 +7,7 @@ from typing import Any, Iterable
 
 from retrofill.driver.application import application_of_context
 from retrofill.driver.cost import cost_of
-from retrofill.driver.session_state import Fresh, Tags
+from retrofill.driver.session_state import CannotClear, Fresh, Tags
 from retrofill.driver.versions import JobTags
 from retrofill.protocol.facts import Cost, SparkApplication
 from retrofill.protocol.launch import Launch
@@ -28,6 +28,7 @@ class ClassicSession:
         self._session: Any = None
         self._publisher: Any = None
         self._fresh: Fresh | None = None
+        self._added: list[list[str]] = []
         self._tags = Tags()
         self._cost: Cost | None = None
 
@@ -38,10 +39,18 @@ class ClassicSession:
         self._session = SparkSession.builder.getOrCreate()
         if len(self._launch.runs) > 1:
             self._fresh = Fresh.of(self._session)
+            self._added = self._resources()
 
     def clear(self) -> None:
         if self._fresh is not None:
+            if self._resources() != self._added:
+                raise CannotClear("what was added stays until the session ends: jars, files or archives")
             self._fresh.restore(self._session)
+
+    def _resources(self) -> list[list[str]]:
+        context = self._session.sparkContext._jsc.sc()
+        kinds = (context.listJars(), context.listFiles(), context.listArchives())
+        return [sorted(added.mkString("\n").split("\n")) for added in kinds]
 
     def use(self, tag: str) -> Any:
         self._tags.put(self._session, self._launch.tag, tag)

@@ -42,9 +42,9 @@ class Notes:
         """The driver is ready, as it says to its host. ``kept``: JSON data for the processes of the attempts."""
         self._send("ready", [said, kept])
 
-    def began(self, task: str, try_number: int) -> None:
-        """User code of a task runs from now on."""
-        self._send("began", [task, try_number])
+    def began(self, task: str, try_number: int, *, everywhere: bool = False) -> None:
+        """User code of a task runs from now on. ``everywhere``: it does the same in every run."""
+        self._send("began", [task, try_number, everywhere])
 
     def ended(self, task: str) -> None:
         """It does so no longer."""
@@ -86,7 +86,8 @@ class _Child:
     rest: bytes = b""
     over: bool = False
     leaves: bool = False
-    tasks: dict[str, int] = field(default_factory=dict)
+    # By task: the try, and whether what it does now is the same in every run.
+    tasks: dict[str, tuple[int, bool]] = field(default_factory=dict)
 
 
 class Parent:
@@ -143,7 +144,7 @@ class Parent:
     def _hang_up(self) -> None:
         """Have all processes end, as the host did or asked for, and this one after them."""
         self._hung_up = True
-        self._kill_at = time.monotonic() + END_SECONDS
+        self._kill_at = self._kill_at or time.monotonic() + END_SECONDS
         self._stop_listening(self._incoming)
         for child in self._children.values():
             os.close(child.lines)
@@ -164,8 +165,8 @@ class Parent:
         if signal.SIGTERM in numbers or (signal.SIGHUP in numbers and os.getppid() != self._host):
             at_work = [child for child in self._children.values() if not child.over]
             if not at_work:
-                self._kill_children()
-                os._exit(1)
+                # One may still release its session.
+                self._hang_up()
             for child in at_work:
                 os.kill(child.pid, signal.SIGTERM)
             # It may be stopped, or user code may have made it deaf.
@@ -200,11 +201,11 @@ class Parent:
         code = os.WEXITSTATUS(status)
         if child.tasks and not child.leaves:
             # The last one that began. Of several, nobody can say whose code it was.
-            task, try_number = next(reversed(child.tasks.items()))
+            task, (try_number, everywhere) = next(reversed(child.tasks.items()))
             whose = f"task {task!r}" if len(child.tasks) == 1 else f"one of the tasks {sorted(child.tasks)}"
             what = f"the code of {whose} ended its process with exit status {code}: return or raise instead"
             error = as_json(ErrorInfo(type=PROCESS_ENDED, message=what))
-            fields = {"task": task, "try_number": try_number, "error": error}
+            fields = {"task": task, "try_number": try_number, "error": error, "everywhere": everywhere}
             # It may have been interrupted in the middle of a line.
             _write(self._outgoing, b"\n" + json.dumps({"timed_out": fields}).encode() + b"\n")
         os._exit(code)
@@ -233,7 +234,7 @@ class Parent:
             child.over = True
             _write(self._outgoing, json.dumps({"ready": said}).encode() + b"\n")
         elif kind == "began":
-            child.tasks[fields[0]] = fields[1]
+            child.tasks[fields[0]] = fields[1], fields[2]
         elif kind == "ended":
             child.tasks.pop(fields, None)
         elif kind == "leaves":

@@ -100,19 +100,13 @@ class Server:
         self._sessions_of = sessions_of
         self._code = Code(Fetched(host))
         self._wire = wire
-        self._releasing: threading.Thread | None = None
         ending.silence = self._silence
 
     def serve_one(self) -> None:
-        """Wait for a launch and execute it."""
+        """Wait for a launch, execute it, and release its resources."""
         launch = Launch.of(self._host.hear("launch"))
         with bound(backfill=launch.backfill_id, attempt=launch.attempt_id):
             self._serve(launch)
-
-    def finish(self) -> None:
-        """Wait until the attempt's resources are released."""
-        if self._releasing is not None and self._releasing.ident is not None:
-            self._releasing.join()
 
     def _silence(self) -> None:
         """Nothing that tasks make of the end counts: neither a failure, nor an exit."""
@@ -134,18 +128,18 @@ class Server:
         lease.start()
         executed = self._execute(launch, work, reporter, lease)
         work.finish()
-        stays = not launch.last and not self._once
-        reporter.attempt_ended(executed.error, released=executed.put_off, stays=stays, cost=work.cost())
+        reporter.attempt_ended(executed.error, released=executed.put_off, stays=not self._once, cost=work.cost())
         lease.stop()
         if self._once:
             work.release()
-        self._releasing = threading.Thread(target=work.release, name="release", daemon=True)
-        # A host that retires the driver ends it at once.
-        self._ending.work = self.finish
+        released = threading.Event()
+        # Whoever ends this process from now on waits for that.
+        self._ending.work = released.wait
         self._host.say("done", {"reported": True})
         self._notes.over()
         # Meanwhile the host learns of the end and finds the next launch.
-        self._releasing.start()
+        work.release()
+        released.set()
 
     def _work_of(self, launch: Launch, submits: Submits, reporter: Reporter) -> Work:
         def lost(why: str) -> None:

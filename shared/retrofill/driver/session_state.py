@@ -86,7 +86,7 @@ _READS = re.compile(
     re.I,
 )
 _STAYS = re.compile(
-    r"\s*(create\s+(?:or\s+replace\s+)?temp(?:orary)?\s+function|declare|execute\s+immediate|(?:[\w`]+\s*:\s*)?begin)\b",
+    r"\s*(create\s+(?:or\s+replace\s+)?temp(?:orary)?\s+function|add\s+(?:jar|file|archive)s?|declare|execute\s+immediate|(?:[\w`]+\s*:\s*)?begin)\b",
     re.I,
 )
 
@@ -129,6 +129,16 @@ class Changes:
             return analyze(request, **more)
 
         stub.ExecutePlan, stub.Config, stub.AnalyzePlan = execute_plan, configure, analyze_plan
+        # It does not serve local data, which Spark calls artifacts, too.
+        artifacts = session.client._artifact_manager
+        add = artifacts.add_artifacts
+
+        def add_artifacts(*paths: str, **kinds: bool) -> None:
+            on_use()
+            self._stays = "what addArtifacts added"
+            add(*paths, **kinds)
+
+        artifacts.add_artifacts = add_artifacts
 
     def clear(self) -> None:
         """Restore what user code may have changed. Raises ``CannotClear``, and what Spark does."""

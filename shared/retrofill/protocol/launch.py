@@ -98,9 +98,9 @@ class Launch:
     """An attempt: the runs to execute, or whose output is to be published.
 
     ``trace``: trace context of the backfill's plan. ``lease_seconds``: length of the attempt's
-    lease. ``last``: whether the process is replaced after it. ``earlier``: attempts whose Spark
-    sessions must be closed first. ``installation``: id of the installation, of which several may
-    share a Spark server. ``keep_replaced_days``: how long what is replaced is kept.
+    lease. ``earlier``: attempts whose Spark sessions must be closed first. ``installation``: id of
+    the installation, of which several may share a Spark server. ``keep_replaced_days``: how long what
+    is replaced is kept.
     ``unpublished``: attempts of which other runs may still publish rows from a table that they share with these.
     ``siblings``: of a publication, the other runs that the same attempt staged.
     ``publishers``: attempts that may have tried to publish the output of these runs before.
@@ -116,7 +116,6 @@ class Launch:
     lease_seconds: float
     conf: Mapping[str, Any] = field(default_factory=dict)
     trace: str | None = None
-    last: bool = False
     earlier: tuple[int, ...] = ()
     installation: str = ""
     keep_replaced_days: int = 0

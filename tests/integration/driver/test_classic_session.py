@@ -1,4 +1,4 @@
-"""Publications of tables in the session of a process that spark-submit started."""
+"""The session of a process that spark-submit started."""
 
 from __future__ import annotations
 
@@ -49,15 +49,49 @@ publish()
 """
 
 
+ADDS = """
+import sys, zipfile
+from dataclasses import replace
+from tests.unit.driver.test_driver_submit import launch
+
+from retrofill.driver.classic_session import ClassicSession
+from retrofill.driver.session_state import CannotClear
+
+made = launch()
+sessions = ClassicSession(replace(made, runs=made.runs * 2))
+sessions.open()
+for kind in ("file", "jar", "archive"):
+    path = f"{sys.argv[1]}/{kind}.zip"
+    zipfile.ZipFile(path, "w").close()
+    sessions.open()
+    sessions.clear()
+    sessions.use("t").sql(f"ADD {kind} {path}")
+    try:
+        sessions.clear()
+    except CannotClear:
+        print(kind, end=" ")
+"""
+
+
 def test_an_accepted_table_whose_session_the_user_stopped_is_for_another_attempt_to_publish(tmp_path: Path) -> None:
-    home = java.java_home(java.find(Settings(home=tmp_path)), tmp_path)
+    assert said(PROGRAM, tmp_path) == "lost: Spark lost the session: a task stopped it\n"
+
+
+def test_a_run_does_not_get_the_session_to_which_another_added_files(tmp_path: Path) -> None:
+    assert said(ADDS, tmp_path) == "file jar archive "
+
+
+def said(program: str, folder: Path) -> str:
+    """What a program with a session of its own prints."""
+    home = java.java_home(java.find(Settings(home=folder)), folder)
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": str(home)}
     options = "--master local[1] --conf spark.ui.enabled=false pyspark-shell"
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program, str(folder)],
         env={**environment, "PYSPARK_SUBMIT_ARGS": options},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, "lost: Spark lost the session: a task stopped it\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -36,8 +36,6 @@ say({"ready": True})
 while True:
     launch = hear("launch")
     conf = launch["conf"]
-    if conf.get("last"):
-        pathlib.Path(conf["last"]).write_text(str(launch["last"]))
     if conf.get("stuck"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for run in launch["runs"]:

@@ -170,7 +170,7 @@ class World:
         """Wait until the attempt is over and its session is released."""
         assert self.serving is not None
         self.serving.join(HEARD_WITHIN_SECONDS)
-        self.server.finish()
+        assert not self.serving.is_alive()
 
     def settled(self) -> list[str]:
         """All reports so far, none of which is still on its way."""
@@ -203,7 +203,6 @@ class World:
         runs: int = 1,
         first: object = None,
         lease_seconds: float = 60.0,
-        last: bool = False,
         publication: dict[str, Any] | None = None,
         limits: dict[str, Any] | None = None,
         **conf: Any,
@@ -223,7 +222,6 @@ class World:
                 "tasks": [{"name": task, **(limits or {})}],
                 "code": {"file": str(self.file), "attribute": "p"},
             },
-            last=last,
             conf=conf,
             trace=trace,
             lease_seconds=lease_seconds,

@@ -36,6 +36,9 @@ def attempt(incoming, outgoing, notes, kept):
         elif kind == "task":
             notes.began(what, 2)
             say(task=what)
+        elif kind == "import":
+            notes.began(what, 2, everywhere=True)
+            say(task=what)
         elif kind == "exit":
             os._exit(what)
         elif kind == "forks":
@@ -176,6 +179,15 @@ def test_the_driver_ends_as_the_process_of_its_attempt(
     assert f"exit status {status}" in fields["error"]["message"]
 
 
+@pytest.mark.parametrize("what", ["task", "import"])
+def test_it_says_whether_every_run_would_end_like_that(driver: Driver, what: str) -> None:
+    driver.launch()
+    driver.say(**{what: "a"})
+    assert driver.hear() == {"task": "a"}
+    driver.say(exit=3)
+    assert json.loads(driver.rest().splitlines()[-1])["timed_out"]["everywhere"] == (what == "import")
+
+
 def test_nobody_is_blamed_for_what_one_of_several_tasks_did(driver: Driver) -> None:
     driver.launch()
     for task in ("b", "a"):
@@ -233,7 +245,16 @@ def test_sigterm_ends_the_driver_and_its_attempt(driver: Driver, busy: bool) -> 
     if busy:
         driver.launch()
     driver.process.terminate()
-    assert driver.process.wait(20) == (-signal.SIGTERM if busy else 1)
+    assert driver.process.wait(20) == (-signal.SIGTERM if busy else 0)
+
+
+def test_sigterm_lets_an_attempt_that_is_over_release_its_session(driver: Driver) -> None:
+    driver.launch()
+    driver.say(done="waits")
+    assert driver.hear() == {"done": True}
+    driver.process.terminate()
+    assert driver.hear() == {"ended": "by the host"}
+    assert driver.process.wait(20) == 0
 
 
 @pytest.mark.parametrize("told", ["hangs up", "ends"])

@@ -32,19 +32,14 @@ def test_one_process_runs_one_after_the_other(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "conf", "reported", "replaced"),
-    [
-        ({}, {}, True, False),
-        ({"driver_max_runs": 1}, {}, True, True),
-        ({}, {"die": True}, False, True),
-        ({}, {"forks": "gone"}, False, True),
-    ],
-    ids=["done", "done and retired", "killed", "lost"],
+    ("conf", "reported", "replaced"),
+    [({}, True, False), ({"die": True}, False, True), ({"forks": "gone"}, False, True)],
+    ids=["done", "killed", "lost"],
 )
 def test_a_launch_waits_for_a_driver_that_has_reported_its_end(
-    world: World, settings: dict[str, Any], conf: dict[str, Any], reported: bool, replaced: bool
+    world: World, conf: dict[str, Any], reported: bool, replaced: bool
 ) -> None:
-    pool, go, note = world.pool(**settings), world.folder / "go", world.folder / "pid"
+    pool, go, note = world.pool(), world.folder / "go", world.folder / "pid"
     pool.launch(launch(1, until=str(go), **conf))
     assert world.host.asked.get(timeout=20) == 1
     before = pids(pool)

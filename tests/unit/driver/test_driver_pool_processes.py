@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -18,7 +17,6 @@ from tests.support.installation import until
 from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import World, launch, pids, world
 
-from retrofill.states.attempt import AttemptMode
 from retrofill_tools.stack.processes import is_alive
 from run_starter.executors import Condition, processes
 from run_starter.executors.local_pool import LocalPool
@@ -43,28 +41,6 @@ def _group(pid: int) -> int | None:
         return os.getpgid(pid)
     except ProcessLookupError:
         return None
-
-
-def test_a_process_is_replaced_after_its_runs(world: World) -> None:
-    pool = world.pool(driver_max_runs=2)
-    seen = []
-    for run_id in range(4):
-        pool.launch(launch(run_id))
-        seen.append(frozenset(pids(pool)))
-        assert world.host.ended()[1]
-    assert len(set(seen)) >= 2
-
-
-@pytest.mark.parametrize(("mode", "kept"), [(AttemptMode.EACH, False), (AttemptMode.RANGE, True)])
-def test_a_batch_counts_as_its_runs_and_a_range_as_one_and_none_is_interrupted(
-    world: World, mode: AttemptMode, kept: bool
-) -> None:
-    pool, note, seen = world.pool(driver_max_runs=3), world.folder / "pid", []
-    for attempt_id in (1, 2):
-        pool.launch(replace(launch(attempt_id, [attempt_id, 7, 8, 9], note=str(note)), mode=mode))
-        assert world.host.ended()[:2] == (attempt_id, True)
-        seen.append(note.read_text())
-    assert (seen[0] == seen[1]) == kept
 
 
 def test_a_killed_process_is_told_at_once_and_replaced(world: World) -> None:
@@ -174,16 +150,6 @@ def test_attempts_that_end_before_they_begin_are_started_ever_more_slowly(
     pool.launch(launch(5, leave=5))
     assert world.host.ended()[:2] == (5, False)
     assert waits.get(timeout=20) == processes.pause(1)
-
-
-def test_a_process_is_told_that_an_attempt_is_its_last(world: World) -> None:
-    pool, note = world.pool(driver_max_runs=2), world.folder / "last"
-    seen = []
-    for id in (1, 2, 3):
-        pool.launch(launch(id, last=str(note)))
-        assert world.host.ended()[:2] == (id, True)
-        seen.append(note.read_text())
-    assert seen == ["False", "True", "False"]
 
 
 def test_a_stopped_process_holds_nobody_up_and_its_attempt_can_be_ended(world: World) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.connect import proto
 
+from retrofill.driver.session import CHECK_RETRIES, connect_apart
 from retrofill.driver.session_state import CannotClear, Changes
 
 TAG = "retrofill-attempt-1"
@@ -24,12 +26,14 @@ class Server:
         self.on_read: Callable[[], object] = lambda: None
         self.client, self.conf, self.catalog = self, self, self
         self._stub = self
+        self._artifact_manager = self
 
     # The stub. Requests replace these, so they are no methods.
     def of_class(self) -> None:
         self.ExecutePlan = lambda request, **_: self.requests.append(request)
         self.Config = lambda request, **_: self.settings.update({p.key: p.value for p in request.operation.set.pairs})
         self.AnalyzePlan = lambda request, **_: None
+        self.add_artifacts = lambda *paths, **_: self.requests.append(paths)
 
     @property
     def getAll(self) -> dict[str, str]:
@@ -149,6 +153,9 @@ def test_what_other_statements_may_have_changed_is_restored(server: Server, chan
         "CREATE TEMP FUNCTION f() RETURNS INT RETURN 1",
         "create or  replace\ntemporary /* not -- */ function f as 'x'",
         "-- why\nDECLARE x = 1",
+        "ADD JAR '/a.jar'",
+        "/* mine */ add files /a /b",
+        "ADD ARCHIVE /a.zip#there",
         "EXECUTE IMMEDIATE 'DECL' || 'ARE x'",
         "BEGIN\n  SELECT 1;\nEND",
         "a: BEGIN END",
@@ -177,6 +184,26 @@ def test_functions_are_dropped_whatever_their_names(server: Server, changes: Cha
     server.ExecutePlan(request)
     changes.clear()
     assert server.said == ["DROP TEMPORARY FUNCTION IF EXISTS `a``b`"]
+
+
+@pytest.mark.parametrize("kind", [{}, {"pyfile": True}, {"archive": True}, {"file": True}], ids=str)
+def test_nobody_can_take_away_artifacts(server: Server, changes: Changes, kind: dict[str, bool]) -> None:
+    server.add_artifacts("/a.jar", **kind)
+    assert server.requests == [("/a.jar",)]
+    with pytest.raises(CannotClear, match="addArtifacts"):
+        changes.clear()
+
+
+def test_artifacts_of_a_real_client_are_seen_before_they_are_sent(tmp_path: Path) -> None:
+    session = connect_apart("sc://127.0.0.1:1", CHECK_RETRIES)
+    sent: list[Any] = []
+    session.client._artifact_manager._request_add_artifacts = lambda requests: sent.extend(requests)
+    changes = Changes(session, TAG, lambda: None, restores=True)
+    (tmp_path / "some.txt").touch()
+    session.addArtifacts(str(tmp_path / "some.txt"), file=True)
+    assert len(sent) == 1
+    with pytest.raises(CannotClear, match="addArtifacts"):
+        changes.clear()
 
 
 @pytest.mark.parametrize(("op_type", "stays"), [("OP_TYPE_RELATION", False), ("OP_TYPE_COMMAND", True)])

@@ -86,7 +86,7 @@ class Reports(DriverHost):
         self.said.append(report)
 
 
-def reported(mode, try_number):
+def reported(mode, try_number, *, everywhere=False):
     """What follows try ``try_number`` of a task with one retry, in run 7 of 7 and 8."""
     host = Reports()
     tasks = (TaskDefinition(name="a"), TaskDefinition(name="t", retries=1, timeout_seconds=9))
@@ -98,7 +98,7 @@ def reported(mode, try_number):
         pipeline=SimpleNamespace(tasks=tasks),
         runs=[SimpleNamespace(id=7, attempt=3), SimpleNamespace(id=8, attempt=1)],
     )
-    host.timed_out(launch, 7, TimedOut("t", try_number, LATE))
+    host.timed_out(launch, 7, TimedOut("t", try_number, LATE, everywhere))
     assert host.drivers_changed.is_set()
     return host.said
 
@@ -119,6 +119,15 @@ def test_a_run_without_fails_and_the_others_are_queued_again():
     made = fold([task, last, end], [run(), run(R.STARTING, id=8)], tasks={"t": "running"})
     assert made.runs == {7: [End(R.FAILED, LATE)], 8: [UNTOUCHED]}
     assert made.attempts[5].error == LATE
+
+
+@pytest.mark.parametrize(("mode", "failed"), [(AttemptMode.EACH, {7}), (AttemptMode.RANGE, {7, 8})])
+def test_what_would_end_each_run_of_a_range_is_not_tried_in_smaller_ones(mode, failed):
+    end = reported(mode, 2, everywhere=True)[-1]
+    assert isinstance(end, AttemptEnded)
+    rows = [run(), run(R.STARTING, id=8)]
+    made = fold(reported(mode, 2, everywhere=True), rows, tasks={"t": "running"})
+    assert {id for id, steps in made.runs.items() if steps[-1] == End(R.FAILED, LATE)} == failed
 
 
 def test_a_range_of_it_is_split():
