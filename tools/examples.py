@@ -370,7 +370,7 @@ BODIES: dict[str, Example] = {
         "callback": "page_oncall",
         "kwargs": {"text": "flights_daily: delays of 2013-01-03 is slow"},
     },
-    "CallbackReplayRequested": {"deadline_id": 977},
+    "CallbackReplayRequested": {"deadline_id": 977, "force": True},
     "RunsFailed": {
         "callback_id": 978,
         **BACKFILL,
@@ -394,6 +394,7 @@ BODIES: dict[str, Example] = {
     },
     "CallbackSucceeded": CALLED,
     "CallbackFailed": {**CALLED, "message": "TimeoutError: no answer after 60 s", "uncertain": True},
+    "CallbackDropped": {**CALLED, "attempts": 0, "message": "callback 981 is newer and about the same backfill"},
     "CallbackReplayed": CALLED,
     "CallbackReplayRejected": {"deadline_id": 977, "message": "the callback succeeded: it is not called again"},
 }

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from callback_runner.decide import why_dropped
+from callback_runner.record import drop
 from retrofill.errors import shortened
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.callbacks import FailedRun, RunsFailed
@@ -24,16 +26,24 @@ ERROR_CHARACTERS = 500
 
 
 def close_all(tx: Transaction, pending: Sequence[Pending]) -> list[Pending]:
-    """Give locked callbacks that collect failures their event. Returns all, as they are now."""
+    """Give locked callbacks that collect failures their event. Returns those to call, as they are now.
+
+    Drops those about runs that were all retried meanwhile, and messages to people that a newer one follows.
+    """
     ids = {one.backfill_id for one in pending if one.collects and one.backfill_id is not None}
     backfills = subjects.backfill_facts(tx.conn, ids) if ids else {}
-    return [_close(tx, one, backfills) if one.collects else one for one in pending]
+    closed = [_close(tx, one, backfills) if one.collects else one for one in pending]
+    dropped = {one.deadline_id: why for one in closed if (why := why_dropped(one)) is not None}
+    drop(tx, [one for one in closed if one.deadline_id in dropped], dropped)
+    return [one for one in closed if one.deadline_id not in dropped]
 
 
 def _close(tx: Transaction, one: Pending, backfills: Mapping[str, subjects.BackfillFacts]) -> Pending:
     assert one.backfill_id is not None  # only what a pipeline lists collects
     id, backfill = one.deadline_id, backfills[one.backfill_id]
     count = listed.count_failed_runs(tx.conn, id)
+    if not count:
+        return one
     failed = [_failed(each) for each in listed.failed_runs(tx.conn, id, LISTED)]
     event = RunsFailed(
         callback_id=id,
@@ -52,7 +62,7 @@ def _close(tx: Transaction, one: Pending, backfills: Mapping[str, subjects.Backf
     body = event.model_dump(mode="json", by_alias=True, exclude_none=True)
     listed.close(tx.conn, id, body, kwargs)
     tx.emit(Topic.CALLBACK_EVENTS, id, event)
-    return replace(one, event=body, kwargs=kwargs)
+    return replace(one, event=body, kwargs=kwargs, collects=False)
 
 
 def _failed(run: listed.Failed) -> FailedRun:

@@ -13,8 +13,10 @@ from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.polling import seconds_until
 
 if TYPE_CHECKING:
-    from retrofill_core.store.callbacks import Due
+    from retrofill_core.store.callbacks import Due, Pending
 
+# Bodies that are messages to people.
+READY_MADE = ("slack", "teams", "pagerduty")
 _BACKOFF = wait_exponential_jitter(multiplier=0.5, max=60, exp_base=2, jitter=0.5)
 
 
@@ -138,9 +140,16 @@ def take_turns(
     return chosen
 
 
-def why_not_replayed(state: str | None) -> str:
-    """Why a callback in ``state`` (``None``: no callback) cannot be replayed."""
+def why_not_replayed(state: str | None, newer: int | None) -> str:
+    """Why a callback in ``state`` (``None``: no callback) cannot be replayed.
+
+    ``newer``: a later one about the same backfill, which its receiver got.
+    """
     match state:
+        case CallbackState.FAILED if newer is not None:
+            return f"its receiver got the newer callback {newer} about the same backfill: replay it with --force"
+        case CallbackState.DROPPED:
+            return "it was dropped: 'retrofill callbacks show' says why"
         case None:
             return "there is none: 'retrofill callbacks list' shows them all"
         case CallbackState.SUCCEEDED:
@@ -149,6 +158,19 @@ def why_not_replayed(state: str | None) -> str:
             return "it failed, and another transaction is changing it: try again"
         case _:
             return f"it is {state}: it is called without a replay"
+
+
+def why_dropped(one: Pending) -> str | None:
+    """Why a callback that is due is not called; ``None`` if it is. The receiver has got nothing of it.
+
+    Of the messages that people read, the newest about a backfill says how things stand.
+    """
+    if one.collects:
+        return "all of its runs were retried before it was called"
+    tried = one.attempts > 0 or one.replayed
+    if one.newer is not None and not tried and one.options.get("body") in READY_MADE:
+        return f"callback {one.newer} is newer and about the same backfill"
+    return None
 
 
 def unknown(what: str, setting: str, known: Iterable[str]) -> Impossible:

@@ -49,6 +49,8 @@ CALLBACKS = "callbacks"
 SLOT_FREE = "callback_slot"
 # Delay between offers of a free slot to the shards; the one that has waited longest is first.
 TURN_SECONDS = 0.005
+# What waits for its turn is looked at as often, beside the notification that it has come.
+IN_ORDER_SECONDS = 5.0
 CLOSE_SECONDS = 5.0
 # Time for calls to finish at a stop: one that is cut off is repeated, even if it succeeded.
 DRAIN_SECONDS = 3.0
@@ -101,6 +103,7 @@ class CallbackHandler(Handler):
             running = Counter(call.claim.pipeline for call in self._calls.values())
             free = 0 if self._closed else self._settings.callback_slots - len(mine)
         reclaim_in = self._reclaim(tx, mine)
+        tx.notify(callbacks.CHANNEL, callbacks.end_windows(tx.conn, tx.partition))
         locked_ones = False
         if free > 0:
             claimed, locked_ones = self._claim(tx, running, free)
@@ -110,6 +113,8 @@ class CallbackHandler(Handler):
         excluding = self._set_aside.ids()
         next_try = callbacks.next_try(tx.conn, tx.partition, full, excluding) if free > 0 else None
         next_lapse, now = callbacks.next_lapse(tx.conn, tx.partition, excluding)
+        if callbacks.any_behind(tx.conn, tx.partition):
+            next_lapse = min(filter(None, (next_lapse, now + timedelta(seconds=IN_ORDER_SECONDS))))
         if reclaim_in is not None:
             next_lapse = now + timedelta(seconds=reclaim_in)
         # What is locked, perhaps by a failure that joins it, is still due: do not ask in a loop.
@@ -175,7 +180,7 @@ class CallbackHandler(Handler):
         chosen = take_turns(due, running, self._served, free, self._max_per_pipeline)
         pending = callbacks.lock_pending(tx.conn, chosen)
         # The others already have their event: for them there is nothing to undo.
-        collects = any(one.collects for one in pending)
+        collects = any(one.collects or one.newer is not None for one in pending)
         claims = list(chain.from_iterable(self._set_aside.each(tx, pending, _claims_of, writes=collects)))
         rows = [{"deadline_id": c.deadline_id, "token": c.token, "attempts": c.attempts} for c in claims]
         landed = callbacks.claim(tx.conn, rows, LEASE_SECONDS)
@@ -210,9 +215,10 @@ def replay(tx: Transaction, received: Received, request: CallbackReplayRequested
     id = request.deadline_id
     if received.key != str(id):
         raise Poison(f"the key {received.key!r} differs from the callback's id {id}: use the id as the key")
-    replayed = callbacks.replay(tx.conn, id)
+    newer = None if request.force else callbacks.newer_delivered(tx.conn, id)
+    replayed = callbacks.replay(tx.conn, id) if newer is None else None
     if replayed is None:
-        why = why_not_replayed(callbacks.state_of(tx.conn, id))
+        why = why_not_replayed(callbacks.state_of(tx.conn, id), newer)
         rejected = CallbackReplayRejected(deadline_id=id, message=f"callback {id}: {why}")
         tx.emit(Topic.CALLBACK_EVENTS, id, rejected, reply_to=received.record)
         return

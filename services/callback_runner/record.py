@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,10 +10,15 @@ from callback_runner.decide import Decision, GiveUp, Succeed, TryAgain
 from retrofill.log import get_log
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.contract.deadlines import CallbackFailed, CallbackReplayRequested, CallbackSucceeded
+from retrofill_core.contract.deadlines import (
+    CallbackDropped,
+    CallbackFailed,
+    CallbackReplayRequested,
+    CallbackSucceeded,
+)
 from retrofill_core.contract.topics import Topic
 from retrofill_core.store import callbacks
-from retrofill_core.store.callbacks import Claimed
+from retrofill_core.store.callbacks import Callback, Claimed, Pending
 
 log = get_log(__name__)
 _OUTCOMES = {Succeed: "succeeded", GiveUp: "failed", TryAgain: "to_be_repeated"}
@@ -21,6 +27,8 @@ _OUTCOMES = {Succeed: "succeeded", GiveUp: "failed", TryAgain: "to_be_repeated"}
 def record(tx: Transaction, tried: Claimed, decision: Decision) -> bool:
     """Apply ``decision`` under the token. Returns False if another runner has the claim."""
     landed = _apply(tx, tried, decision)
+    if landed and not isinstance(decision, TryAgain):
+        wake_next(tx, [tried.deadline_id])
     tx.after_commit.append(partial(_log, tried, decision, landed=landed))
     return landed
 
@@ -46,6 +54,20 @@ def _apply(tx: Transaction, tried: Claimed, decision: Decision) -> bool:
     return landed
 
 
+def drop(tx: Transaction, pending: Sequence[Pending], reasons: Mapping[int, str]) -> None:
+    """End locked callbacks that are not called, for these reasons."""
+    callbacks.drop(tx.conn, reasons)
+    for one in pending:
+        why = reasons[one.deadline_id]
+        tx.emit(Topic.CALLBACK_EVENTS, one.deadline_id, CallbackDropped(**_facts(one), message=why))
+    wake_next(tx, reasons)
+
+
+def wake_next(tx: Transaction, ended: Collection[int]) -> None:
+    """Have those called that waited for these to end. Polls find what this misses."""
+    tx.notify(callbacks.CHANNEL, callbacks.shards_in_order(tx.conn, ended))
+
+
 def _failed(tx: Transaction, tried: Claimed, decision: GiveUp) -> None:
     """Publish the failure, and a dead letter whose replay repeats the call."""
     id, error = tried.deadline_id, storable(decision.error)
@@ -55,7 +77,7 @@ def _failed(tx: Transaction, tried: Claimed, decision: GiveUp) -> None:
         callbacks.switch_off(tx.conn, tried.name, id)
 
 
-def _facts(tried: Claimed) -> dict[str, Any]:
+def _facts(tried: Callback) -> dict[str, Any]:
     return {
         "deadline_id": tried.deadline_id,
         "callback": tried.name,

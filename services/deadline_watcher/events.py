@@ -11,6 +11,8 @@ from retrofill_core.contract.base import Message
 from retrofill_core.contract.deadlines import DeadlineFacts, DeadlineMissed, DeadlineRecovered, DeadlinesMissed
 from retrofill_core.deadlines.calling import expanded
 from retrofill_core.domain.alert import Reference
+from retrofill_core.domain.callback import order_key
+from retrofill_core.domain.deadline import Scope
 from retrofill_core.domain.templates import in_zone
 from retrofill_core.store.callbacks import NewCallback
 from retrofill_core.store.deadlines import Deadline
@@ -112,6 +114,8 @@ def callback(
     one: Deadline, name: str, about: DeadlineFacts, event: Message, timezone: str, now: datetime, count: int = 1
 ) -> NewCallback:
     """The callback ``name`` of a miss, or of a digest whose first miss is ``one``; it is called with ``event``."""
+    # A digest may be about many backfills.
+    of_backfill = one.scope == Scope.BACKFILL and one.digest_id is None
     return NewCallback(
         deadline_id=one.id,
         shard=one.shard,
@@ -122,6 +126,7 @@ def callback(
         event=event.model_dump(mode="json", by_alias=True, exclude_none=True),
         pipeline=one.pipeline,
         next_try_at=now,
+        order_key=order_key(one.callback_kind, name, one.callback_options, one.backfill_id) if of_backfill else None,
     )
 
 

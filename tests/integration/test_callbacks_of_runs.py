@@ -129,6 +129,43 @@ def hook_rule(receiver: Receiver, path: str, **more: Any) -> dict[str, Any]:
     return {"callback": hook(receiver, path, **more)}
 
 
+def test_a_backfill_says_what_its_receivers_have_not_got(
+    stack: Installation, receiver: Receiver, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Answer(503, headers={"Retry-After": "3600"}, body=b"down: token=hidden")
+    stack.apply(
+        daily(
+            "undelivered",
+            deadlines=[alert("at-once", "BACKFILL_REQUESTED_AT", 0.01, callback=hook(receiver, "/secret/path"))],
+            on_backfill_succeeded=[
+                hook_rule(receiver, "/secret/path"),
+                {"callback": "fail", "kwargs": {"text": "nobody is on call"}},
+                hook_rule(receiver, "/arrives"),
+            ],
+        )
+    )
+    receiver.answer("/secret/path", away)
+    id = stack.request("undelivered", "2017-01-01", "2017-01-02")
+    stack.wait_state(id, "succeeded")
+    point_at(stack, monkeypatch)
+    shown: dict[str, Any] = {}
+
+    def arrived() -> bool:
+        shown["all"] = cli("backfill", "show", id, "--json").document["undelivered"]
+        return [(each["waiting"], each["failed"]) for each in shown["all"]] == [(2, 0), (0, 1)]
+
+    until(arrived, "all are called", lambda: str(shown))
+    hooked, called = shown["all"]
+    assert hooked["receiver"] == f"127.0.0.1:{receiver.port}"
+    assert hooked["last_error"] == "the webhook answered 503 Service Unavailable: down: token=***"
+    assert (called["kind"], called["receiver"]) == ("function", "fail")
+    assert called["last_error"].endswith("RuntimeError: nobody is on call")
+    said = cli("backfill", "show", id).out
+    assert f"callbacks of webhook 127.0.0.1:{receiver.port}: 2 waiting" in said
+    assert "secret" not in said
+    receiver.answer("/secret/path", Answer(204))
+
+
 def test_a_success_is_called_and_a_cancel_is_not(stack: Installation, receiver: Receiver) -> None:
     stack.apply(
         daily(

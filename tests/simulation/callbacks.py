@@ -43,7 +43,8 @@ class SimulatedTry:
         self.begun = True
         world.called(self._claim)
         scheduler.wait(object(), scheduler.random.random() * world.call_seconds)
-        fails = scheduler.random.random() < world.failing_calls
+        away = self._claim.has_receiver and scheduler.now < world.receivers_back_at
+        fails = away or scheduler.random.random() < world.failing_calls
         if not fails:
             world.done(self._claim)
         if not self._killed:

@@ -29,7 +29,7 @@ class Faults:
         moves = [self.rebalance, self.rebalance, self.start, self.freeze, self.cut, self.drain]
         clocks = [self.jump, self.jump_database, self.step_database]
         servers = [self.stop_postgres, self.stop_kafka, self.hold_locks, self.time_out, self.freeze_in_transaction]
-        servers += [self.poison, self.lose_message, self.stop_spark]
+        servers += [self.poison, self.lose_message, self.stop_spark, self.stop_receivers]
         every = [*deaths, self.crash, self.drain, *stalls, *clocks, *servers]
         # Each schedule prefers some kinds of fault.
         self._kinds: list[Any] = world.random.choice([deaths, stalls, moves, servers, every, every])
@@ -215,6 +215,11 @@ class Faults:
     def stop_spark(self) -> bool:
         """End the Spark server, sometimes for a while."""
         self._world.end_spark(self._world.random.choice([0.0, 3.0, 12.0]))
+        return True
+
+    def stop_receivers(self) -> bool:
+        """No webhook arrives for a while."""
+        self._world.receivers_back_at = self._world.scheduler.now + self._world.random.choice([1.0, 10.0, 60.0])
         return True
 
     def hold_locks(self) -> bool:

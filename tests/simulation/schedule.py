@@ -139,9 +139,11 @@ class Scenario:
     def _listed(self) -> dict[str, Any]:
         """What is called for failed runs, alone or together, and for ends."""
         windows = self._random.choice([(), (0.0,), (2.0,), (2.0,), (0.0, 2.0)])
-        ends = self._random.choice([[], ["page"], ["page", "page"]])
+        people = {"kind": "webhook", "url": "https://people.example/hook", "body": "slack"}
+        who = self._random.choice(["page", people])
+        ends = self._random.choice([[], [who], [who, "page"]])
         return {
-            "on_run_failed": [{"callback": "page", "digest_seconds": seconds} for seconds in windows],
+            "on_run_failed": [{"callback": who, "digest_seconds": seconds} for seconds in windows],
             "on_backfill_succeeded": [{"callback": name} for name in ends[:1]],
             "on_backfill_failed": [{"callback": name} for name in ends],
         }

@@ -94,6 +94,7 @@ class World:
         # Services of which an instance crashed, and when.
         self.crashes: list[tuple[str, float]] = []
         self.calling: list[Process] = []  # callback runners, once per call in progress
+        self.receivers_back_at = 0.0  # until then no webhook arrives
         self.failing: set[tuple[str, Any]] = set()  # (pipeline, interval start) that fails
         self.refusing: set[tuple[str, Any]] = set()  # those of which the table refuses the output for ever
         self.put_off = 0.0  # how often a table cannot be published now
@@ -297,6 +298,7 @@ class World:
     def heal(self) -> None:
         """End all faults and make sure that each service has a replica."""
         self.healed_at = self.scheduler.now
+        self.receivers_back_at = 0.0
         self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
         for instance in self.alive():
             instance.process.frozen = instance.process.cut = False

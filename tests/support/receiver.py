@@ -38,11 +38,11 @@ class Answer:
 class Receiver:
     """Answers each path with its scripted responses, repeating the last one; 204 without any."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, host: str = "0.0.0.0") -> None:
         self.requests: list[Request] = []
         self._answers: dict[str, list[Answer]] = {}
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("0.0.0.0", 0), self._handler())
+        self._server = ThreadingHTTPServer((host, 0), self._handler())
         self._server.daemon_threads = True
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
@@ -103,9 +103,9 @@ class Receiver:
 
 
 @contextmanager
-def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
+def receiving(tls: ssl.SSLContext | None = None, host: str = "0.0.0.0") -> Iterator[Receiver]:
     """A receiver for the duration of the block; HTTPS with ``tls``."""
-    receiver = Receiver(tls)
+    receiver = Receiver(tls, host)
     try:
         yield receiver
     finally:

@@ -2,9 +2,12 @@
 
 It reads the arguments as one line of JSON from stdin. It imports the user's code, and therefore
 nothing of the service. Exit status 0 means that the function returned; the end of stdout and stderr
-becomes the error message. Each further line on stdin renews the claim: until when, by this machine's
+becomes the error message. Each further line on stdin says until when the claim is held, by this machine's
 monotonic clock, which processes share. At that time, or if stdin closes, this process kills itself, so
 it does not run beside a repeated call.
+
+User code in C may hold the interpreter's lock, and the process may be stopped, for longer than a lease: renewals then wait in
+the pipe, and are read before anything is decided. The runner ends a call that is silent for longer than its time limit.
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ def main(target: str) -> int:
     with os.fdopen(os.dup(0), "rb", buffering=0) as lifeline:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
-        call, alive_until = _read_call(lifeline.fileno())
-        if time.monotonic() >= alive_until:
+        claim = Lifeline(lifeline.fileno())
+        call: dict[str, Any] = json.loads(claim.next_line())
+        claim.renewed(claim.next_line())
+        if not claim.held():
             _end()  # before anything of the user's: it was suspended on its way here
-        threading.Thread(target=_end_with_claim, args=(lifeline.fileno(), alive_until), daemon=True).start()
+        threading.Thread(target=_end_with, args=(claim,), daemon=True).start()
         try:
             invoke(resolve(target), call["kwargs"], call["context"])
         except Exception:  # noqa: BLE001 - any error of the user's code is this call's outcome
@@ -78,35 +83,53 @@ async def _wait_for(result: Awaitable[object]) -> None:
     await result
 
 
-def _read_call(fd: int) -> tuple[dict[str, Any], float]:
-    """The first line, and until when the claim is ours, as it or what was read with it says."""
-    text = b""
-    while b"\n" not in text:
-        part = os.read(fd, 65536)
+class Lifeline:
+    """What the runner writes on ``fd``: lines, of which all but the first renew the claim."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._text = b""
+        self._alive_until = 0.0
+
+    def next_line(self) -> bytes:
+        """Wait for the next line. Ends this process if there is none."""
+        while b"\n" not in self._text:
+            self._read()
+        line, _, self._text = self._text.partition(b"\n")
+        return line
+
+    def renewed(self, line: bytes) -> None:
+        self._alive_until = float(line)
+
+    def held(self) -> bool:
+        """Whether the claim is held, as everything says that was written until now. Ends this process if stdin closed."""
+        while self.wait(0.0):
+            self._read()
+        while b"\n" in self._text:
+            self.renewed(self.next_line())
+        return self.left() > 0
+
+    def left(self) -> float:
+        """Seconds until the claim ends, as far as was read."""
+        return self._alive_until - time.monotonic()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether there is something to read within ``seconds``."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._fd, selectors.EVENT_READ)
+            return bool(selector.select(seconds))
+
+    def _read(self) -> None:
+        part = os.read(self._fd, 65536)
         if not part:
             _end()
-        text += part
-    first, _, renewals = text.partition(b"\n")
-    call: dict[str, Any] = json.loads(first)
-    return call, _last(renewals) or call["alive_until"]
+        self._text += part
 
 
-def _last(renewals: bytes) -> float | None:
-    """The end of the last renewal. Each was written at once, so all are whole."""
-    found = renewals.split()
-    return float(found[-1]) if found else None
-
-
-def _end_with_claim(fd: int, alive_until: float) -> None:
+def _end_with(claim: Lifeline) -> None:
     """Kill this process and its children once the claim is no longer renewed."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(fd, selectors.EVENT_READ)
-        while (left := alive_until - time.monotonic()) > 0:
-            if selector.select(left):
-                renewals = os.read(fd, 4096)
-                if not renewals:
-                    break
-                alive_until = _last(renewals) or alive_until
+    while claim.held():
+        claim.wait(claim.left())
     _end()
 
 

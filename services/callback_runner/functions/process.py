@@ -21,7 +21,7 @@ class Child:
     """A call of ``module:function`` in its own process and process group, which ends at ``alive_until`` (monotonic)."""
 
     def __init__(self, target: str, kwargs: Mapping[str, Any], context: Mapping[str, Any], alive_until: float) -> None:
-        call = {"kwargs": kwargs, "context": context, "alive_until": alive_until}
+        call = json.dumps({"kwargs": kwargs, "context": context}).encode()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "callback_runner.functions.child", target],
             stdin=subprocess.PIPE,
@@ -31,9 +31,10 @@ class Child:
             bufsize=0,
         )
         self._tail = b""
+        self._alive_until = alive_until
         self._writing = threading.Lock()
         # On threads: a child that does not read or stop writing must not block lease renewals.
-        self._writer = threading.Thread(target=self._write, args=(json.dumps(call).encode() + b"\n",), daemon=True)
+        self._writer = threading.Thread(target=self._write_call, args=(call,), daemon=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._writer.start()
         self._reader.start()
@@ -48,8 +49,9 @@ class Child:
 
     def lease_renewed(self, alive_until: float) -> None:
         """Let the child go on until then."""
+        self._alive_until = alive_until
         if not self._writer.is_alive():
-            self._write(f"{alive_until!r}\n".encode())
+            self._write_renewal()
 
     @property
     def signalled(self) -> bool:
@@ -77,6 +79,13 @@ class Child:
         # NUL cannot be stored.
         output = self._tail.decode("utf-8", "replace").replace("\x00", "\ufffd").strip()
         return output or f"the call ended with no output: {how}"
+
+    def _write_call(self, call: bytes) -> None:
+        self._write(call + b"\n")
+        self._write_renewal()  # perhaps renewed while the process did not read
+
+    def _write_renewal(self) -> None:
+        self._write(f"{self._alive_until!r}\n".encode())
 
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None

@@ -48,7 +48,7 @@ def call(claim: Claim, signer: Signer, sender: Sender, permit: Permit) -> Outcom
     id = claim.message_id(signer.installation)
     headers = headers_of(id, body, signer.secrets[name], datetime.now(UTC))
     try:
-        answer = sender.post(claim.name, headers, body.encode(), permit)
+        answer = sender.post(claim.name, headers, body.encode(), permit, claim.attempts)
     except Refused as e:
         return Impossible(str(e))
     except NotConnected as e:

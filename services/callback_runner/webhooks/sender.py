@@ -22,6 +22,8 @@ WRITE_BYTES = 65_536
 # Time to read them: an endless body must not cost the status.
 BODY_SECONDS = 1.0
 
+_PORTS = {"http": 80, "https": 443}
+
 # As ``socket.getaddrinfo``.
 Resolve = Callable[..., Sequence[tuple[Any, ...]]]
 
@@ -47,15 +49,43 @@ class Sender:
     tls: ssl.SSLContext
     resolve: Resolve = socket.getaddrinfo
 
-    def post(self, url: str, headers: dict[str, str], content: bytes, permit: Permit) -> Answer:
+    def post(self, url: str, headers: dict[str, str], content: bytes, permit: Permit, attempt: int = 1) -> Answer:
         """POST once, without following redirects.
+
+        Tries one address after the other, each with a fair share of the time left, until one takes the connection; from
+        then on the request may arrive, so no other is tried. Every ``attempt`` (from 1) begins with another address: one
+        may connect and never answer.
 
         Raises ``Refused`` for an address that is not allowed, ``NotConnected``, ``CutOff``, and
         httpcore's errors for a broken connection.
         """
         parts = httpx.URL(url)  # encodes international host names as ASCII, as in the check of the alert
         target = httpcore.URL(scheme=parts.raw_scheme, host=parts.raw_host, port=parts.port, target=parts.raw_path)
-        backend = _CheckedBackend(self.allowed, self.resolve, permit)
+        host, port = parts.raw_host.decode("ascii"), parts.port or _PORTS[parts.scheme]
+        addresses = self._addresses(host, port)
+        first = (attempt - 1) % len(addresses) if addresses else 0
+        problem: NotConnected | None = None
+        for place, address in enumerate(addresses[first:] + addresses[:first]):
+            until = time.monotonic() + permit.left() / (len(addresses) - place)
+            try:
+                return self._post_to(target, headers, content, _PinnedBackend(address, permit, until))
+            except NotConnected as e:
+                problem = e
+        raise NotConnected(f"no connection to {host} port {port}: {problem or 'it has no address'}") from problem
+
+    def _addresses(self, host: str, port: int) -> list[str]:
+        """All addresses of ``host``, looked up once and checked. Raises ``NotConnected`` and ``Refused``."""
+        try:
+            found = self.resolve(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as e:
+            raise NotConnected(f"the host {host} was not found: {e}") from e
+        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        self.allowed.check(host, addresses)
+        return addresses
+
+    def _post_to(
+        self, target: httpcore.URL, headers: dict[str, str], content: bytes, backend: _PinnedBackend
+    ) -> Answer:
         pool = httpcore.ConnectionPool(ssl_context=self.tls, network_backend=backend, max_keepalive_connections=0)
         with pool, pool.stream("POST", target, headers=list(headers.items()), content=content) as response:
             found = {
@@ -94,47 +124,44 @@ def _in_time(permit: Permit) -> Iterator[float]:
         raise
 
 
-class _CheckedBackend(httpcore.NetworkBackend):
-    """Resolves a name once, checks all of its addresses, and connects to one of those."""
+class _PinnedBackend(httpcore.NetworkBackend):
+    """Connects to one address. ``connect_until``: when its share of the time ends, TLS included (monotonic)."""
 
-    def __init__(self, allowed: Allowed, resolve: Resolve, permit: Permit) -> None:
-        self._allowed = allowed
-        self._resolve = resolve
+    def __init__(self, address: str, permit: Permit, connect_until: float) -> None:
+        self._address = address
         self._permit = permit
+        self._connect_until = connect_until
         self._sockets = httpcore.SyncBackend()
         # When reading must stop, set once the status has arrived.
         self.until = float("inf")
 
     def connect_tcp(
         self,
-        host: str,
+        host: str,  # noqa: ARG002 - its checked address is used
         port: int,
         timeout: float | None = None,  # noqa: ARG002 - the permit's limit applies
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
-        """Connect to a checked address. Raises ``Refused``, ``NotConnected`` and ``CutOff``."""
+        """Raises ``NotConnected`` and ``CutOff``."""
+        with self.connecting("") as left:
+            stream = self._sockets.connect_tcp(self._address, port, left, local_address, socket_options)
+        return _Stream(stream, self._permit, self)
+
+    @contextmanager
+    def connecting(self, what: str) -> Iterator[float]:
+        """Yield the seconds left to connect. Raises ``NotConnected``, and ``CutOff`` if no time is left for others."""
         try:
-            found = self._resolve(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as e:
-            raise NotConnected(f"the host {host} was not found: {e}") from e
-        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
-        self._allowed.check(host, addresses)
-        problem: Exception | None = None
-        for address in addresses:
-            try:
-                with _in_time(self._permit) as left:
-                    stream = self._sockets.connect_tcp(address, port, left, local_address, socket_options)
-                return _Stream(stream, self._permit, self)
-            except (httpcore.NetworkError, httpcore.TimeoutException) as e:
-                problem = e
-        raise NotConnected(f"no connection to {host} port {port}: {problem or 'it has no address'}") from problem
+            with _in_time(self._permit) as left:
+                yield max(0.001, min(left, self._connect_until - time.monotonic()))
+        except (httpcore.NetworkError, httpcore.TimeoutException) as e:
+            raise NotConnected(f"{what}{self._address}: {e}") from e
 
 
 class _Stream(httpcore.NetworkStream):
     """Limits every step to the time left, so a slow trickle of bytes cannot exceed the limit."""
 
-    def __init__(self, inner: httpcore.NetworkStream, permit: Permit, backend: _CheckedBackend) -> None:
+    def __init__(self, inner: httpcore.NetworkStream, permit: Permit, backend: _PinnedBackend) -> None:
         self._inner = inner
         self._permit = permit
         self._backend = backend
@@ -159,11 +186,8 @@ class _Stream(httpcore.NetworkStream):
         timeout: float | None = None,  # noqa: ARG002 - as above
     ) -> httpcore.NetworkStream:
         """Verify the URL's host name, not the address."""
-        try:
-            with _in_time(self._permit) as left:
-                return _Stream(self._inner.start_tls(ssl_context, server_hostname, left), self._permit, self._backend)
-        except (httpcore.NetworkError, httpcore.TimeoutException) as e:
-            raise NotConnected(f"no TLS connection to {server_hostname}: {e}") from e
+        with self._backend.connecting(f"no TLS connection to {server_hostname} at ") as left:
+            return _Stream(self._inner.start_tls(ssl_context, server_hostname, left), self._permit, self._backend)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)

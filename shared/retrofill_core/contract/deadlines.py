@@ -123,6 +123,7 @@ class CallbackReplayRequested(Message):
     of_users: ClassVar[bool] = True
     type: Literal["CallbackReplayRequested"] = "CallbackReplayRequested"
     deadline_id: CallbackId
+    force: bool = Field(False, description="Also if its receiver got a newer callback about the same backfill since")
 
 
 class CallbackEvent(Message):
@@ -149,6 +150,13 @@ class CallbackFailed(CallbackEvent):
     type: Literal["CallbackFailed"] = "CallbackFailed"
     message: str = Field(description="The error of the last call")
     uncertain: bool = Field(False, description="Whether the last call may have succeeded: its result is unknown")
+
+
+class CallbackDropped(CallbackEvent):
+    """The callback is not called: a newer one tells how things stand, or its runs were all retried before."""
+
+    type: Literal["CallbackDropped"] = "CallbackDropped"
+    message: Explanation
 
 
 class CallbackReplayed(CallbackEvent):

@@ -158,6 +158,7 @@ TRAFFIC: dict[Topic, Traffic] = {
             callbacks.RunsFailed,
             deadlines.CallbackSucceeded,
             deadlines.CallbackFailed,
+            deadlines.CallbackDropped,
             deadlines.CallbackReplayed,
             deadlines.CallbackReplayRejected,
         ),

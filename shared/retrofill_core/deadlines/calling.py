@@ -12,7 +12,7 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import CallbackRequested
 from retrofill_core.contract.partitioning import partitions_of
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.callback import Occasion
+from retrofill_core.domain.callback import Occasion, order_key
 from retrofill_core.domain.callback_rule import CallbackRule
 from retrofill_core.domain.target import options_of
 from retrofill_core.domain.templates import expand
@@ -61,12 +61,14 @@ def expanded(kwargs: Mapping[str, Any], fields: Mapping[str, Any], **about: obje
 
 def _new(call: Listed, id: int, shard: int, now: datetime) -> NewCallback:
     collects = not call.event
+    target = call.rule.callback
+    options = options_of(target, at_most_once=call.rule.at_most_once)
     return NewCallback(
         deadline_id=id,
         shard=shard,
-        name=call.rule.callback.label,
-        kind=call.rule.callback.kind,
-        options=options_of(call.rule.callback, at_most_once=call.rule.at_most_once),
+        name=target.label,
+        kind=target.kind,
+        options=options,
         kwargs=dict(call.kwargs),
         event=dict(call.event),
         pipeline=call.pipeline,
@@ -75,4 +77,5 @@ def _new(call: Listed, id: int, shard: int, now: datetime) -> NewCallback:
         occasion=str(call.occasion),
         place=call.place,
         collects=collects,
+        order_key=order_key(target.kind, target.label, options, call.backfill_id),
     )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from retrofill.states.machine import machine
 
@@ -14,6 +18,7 @@ class CallbackState(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    DROPPED = "dropped"
 
 
 class Occasion(StrEnum):
@@ -28,12 +33,20 @@ S = CallbackState
 MACHINE = machine(
     "callback",
     {
-        S.PENDING: (S.RUNNING,),
+        # Dropped: nobody was told, and nobody needs to be any more.
+        S.PENDING: (S.RUNNING, S.DROPPED),
         S.RUNNING: (S.SUCCEEDED, S.FAILED, S.PENDING),
         S.SUCCEEDED: (),
         # By a requested replay. A callback that succeeded is never called again.
         S.FAILED: (S.PENDING,),
+        S.DROPPED: (),
     },
 )
 # A failed callback can be replayed, so these are not just the terminal states.
-ENDED = (S.SUCCEEDED, S.FAILED)
+ENDED = (S.SUCCEEDED, S.FAILED, S.DROPPED)
+
+
+def order_key(kind: str, name: str, options: Mapping[str, Any], backfill_id: str) -> str:
+    """What a receiver's callbacks about one backfill share: they are called one after the other."""
+    about = json.dumps([kind, name, options.get("routing_key"), backfill_id])
+    return hashlib.sha256(about.encode()).hexdigest()[:32]

@@ -12,6 +12,7 @@ from sqlalchemy import (
     CTE,
     BigInteger,
     Boolean,
+    ColumnElement,
     Connection,
     Engine,
     FromClause,
@@ -24,11 +25,12 @@ from sqlalchemy import (
     func,
     select,
     true,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
-from retrofill_core.domain.callback import MACHINE, CallbackState
+from retrofill_core.domain.callback import MACHINE, CallbackState, Occasion
 from retrofill_core.store.arrays import Arrays, none_of, one_of
 from retrofill_core.store.rows import columns_of
 from retrofill_core.store.states import constant, in_state
@@ -66,6 +68,7 @@ class NewCallback:
     occasion: str | None = None
     place: int | None = None
     collects: bool = False
+    order_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +115,17 @@ class Callback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending(Callback):
-    """A callback to claim. ``off_since``: when its address was switched off."""
+    """A callback to claim.
+
+    ``off_since``: when its address was switched off. ``newer``: the last one of its order key that waits behind it.
+    """
 
     kwargs: dict[str, Any]
     # What happened, as published; empty in rows of an older release.
     event: dict[str, Any]
     collects: bool
     off_since: datetime | None
+    newer: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +148,35 @@ def _pipelines() -> CTE:
     return names.union_all(select(following.scalar_subquery()).where(names.c.pipeline.is_not(None)))
 
 
+def _place(table: FromClause) -> ColumnElement[Any]:
+    """The order of facts. Not of ids: a deadline's is older than its miss."""
+    return tuple_(table.c.made_at, table.c.deadline_id)
+
+
+def _ends_windows(table: FromClause) -> ColumnElement[bool]:
+    """Failed runs do not end the windows of others: their receiver may be in the list twice."""
+    return func.coalesce(table.c.occasion, "") != constant(Occasion.RUN_FAILED)
+
+
+def _behind() -> ColumnElement[bool]:
+    """Whether another callback of its order key comes first, or is being called."""
+    other = callback.alias("ahead")
+    earlier = in_state(other, S.PENDING) & (_place(other) < _place(callback))
+    return (
+        select(other.c.deadline_id)
+        .where(other.c.order_key == _c.order_key, other.c.deadline_id != _c.deadline_id)
+        .where(in_state(other, S.RUNNING) | (earlier & (~other.c.collects | _ends_windows(callback))))
+        .correlate(callback)
+        .exists()
+    )
+
+
+_BEHIND = _behind()
 _PIPELINES = _pipelines()
 _PENDING = (
     select(_c.deadline_id, _c.pipeline, _c.next_try_at)
     .where(_c.shard == _SHARD, in_state(callback, S.PENDING), _c.pipeline == _PIPELINES.c.pipeline, _NOT_SET_ASIDE)
+    .where(~_BEHIND)
     .order_by(_c.next_try_at)
 )
 _OF_OTHERS = _PIPELINES.c.pipeline.is_not(None) & none_of(_PIPELINES.c.pipeline, "excluding")
@@ -185,6 +217,43 @@ def next_try(
     return moment
 
 
+_WAITING = select(
+    select(_c.deadline_id)
+    .where(_c.shard == _SHARD, in_state(callback, S.PENDING), _c.next_try_at <= _ONCE, _BEHIND)
+    .exists()
+)
+
+
+def any_behind(conn: Connection, shard: int) -> bool:
+    """Whether a callback of the shard is due but for others of its order key."""
+    return bool(conn.execute(_WAITING, {"shard": shard}).scalar_one())
+
+
+_AFTER = callback.alias("after")
+_OPEN = (
+    select(_c.deadline_id)
+    .where(_c.collects, _c.next_try_at > _ONCE)
+    .where(
+        select(_AFTER.c.deadline_id)
+        .where(_AFTER.c.order_key == _c.order_key, _place(_AFTER) > _place(callback))
+        .where(_AFTER.c.shard == _SHARD, in_state(_AFTER, S.PENDING), _ends_windows(_AFTER))
+        .correlate(callback)
+        .exists()
+    )
+    .order_by(_c.deadline_id)
+    .with_for_update(key_share=True, skip_locked=True)
+)
+_END_WINDOW = (
+    update(callback).where(one_of(_c.deadline_id, "ids"), _c.collects).values(next_try_at=_NOW).returning(_c.shard)
+)
+
+
+def end_windows(conn: Connection, shard: int) -> list[int]:
+    """End the windows that callbacks of ``shard`` wait for. Returns the shards of those that are due now."""
+    waited_for = list(conn.execute(_OPEN, {"shard": shard}).scalars())
+    return sorted(set(conn.execute(_END_WINDOW, {"ids": waited_for}).scalars())) if waited_for else []
+
+
 _LAPSES = (
     select(_c.lease_until)
     .where(_c.shard == _SHARD, in_state(callback, S.RUNNING), _NOT_SET_ASIDE)
@@ -200,10 +269,18 @@ def next_lapse(conn: Connection, shard: int, set_aside: Collection[int] = ()) ->
 
 
 _CALL = columns_of(Callback, callback)
+_NEWER = (
+    select(_AFTER.c.deadline_id)
+    .where(_AFTER.c.order_key == _c.order_key, _place(_AFTER) > _place(callback), in_state(_AFTER, S.PENDING))
+    .correlate(callback)
+    .order_by(_AFTER.c.made_at.desc(), _AFTER.c.deadline_id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
 _LOCK_PENDING = (
-    select(*_CALL, _c.kwargs, _c.event, _c.collects, webhook_off.c.since.label("off_since"))
+    select(*_CALL, _c.kwargs, _c.event, _c.collects, webhook_off.c.since.label("off_since"), _NEWER.label("newer"))
     .join_from(callback, webhook_off, (webhook_off.c.url == _c.name) & (_c.kind == constant("webhook")), isouter=True)
-    .where(one_of(_c.deadline_id, "ids"), in_state(callback, S.PENDING))
+    .where(one_of(_c.deadline_id, "ids"), in_state(callback, S.PENDING), ~_BEHIND)
     .order_by(func.array_position(bindparam("ids", type_=ARRAY(BigInteger)), _c.deadline_id))
     .with_for_update(key_share=True, skip_locked=True, of=callback)
 )
@@ -252,6 +329,41 @@ def renew(engine: Engine, deadline_id: int, token: str, lease_seconds: float) ->
     parameters = {"id": deadline_id, "claim": token, "length": timedelta(seconds=lease_seconds)}
     with engine.begin() as conn:
         return conn.execute(_RENEW, parameters).rowcount == 1
+
+
+def drop(conn: Connection, reasons: Mapping[int, str]) -> set[int]:
+    """End pending callbacks that nobody needs any more, and why; returns the ids of those that landed."""
+    rows = [{"deadline_id": id, "last_error": why} for id, why in reasons.items()]
+    values = {"finished_at": FromNow(), "collects": False}
+    return {id for id, *_ in transition(conn, MACHINE, callback, S.DROPPED, rows, values=values)}
+
+
+_NEXT_IN_ORDER = (
+    select(_AFTER.c.shard)
+    .join_from(callback, _AFTER, _AFTER.c.order_key == _c.order_key)
+    .where(one_of(_c.deadline_id, "ids"), in_state(_AFTER, S.PENDING), _AFTER.c.deadline_id != _c.deadline_id)
+    .order_by(_AFTER.c.shard)
+)
+
+
+def shards_in_order(conn: Connection, ids: Collection[int]) -> list[int]:
+    """The shards of callbacks that may be called now that ``ids`` are not."""
+    return sorted(set(conn.execute(_NEXT_IN_ORDER, {"ids": sorted(ids)}).scalars())) if ids else []
+
+
+_DELIVERED = (
+    select(_AFTER.c.deadline_id)
+    .join_from(callback, _AFTER, _AFTER.c.order_key == _c.order_key)
+    .where(_c.deadline_id == bindparam("id"), _place(_AFTER) > _place(callback), in_state(_AFTER, S.SUCCEEDED))
+    .order_by(_AFTER.c.made_at.desc())
+    .limit(1)
+)
+
+
+def newer_delivered(conn: Connection, deadline_id: int) -> int | None:
+    """The last callback that its receiver got about the same backfill after this one; ``None`` if none."""
+    newer: int | None = conn.execute(_DELIVERED, {"id": deadline_id}).scalar()
+    return newer
 
 
 def succeed(conn: Connection, deadline_id: int, token: str) -> bool:
@@ -327,6 +439,7 @@ _NEW = Arrays(
     occasion=Text,
     place=Integer,
     collects=Boolean,
+    order_key=Text,
 )
 _COLUMNS = tuple(_NEW.c.keys())
 _INSERT = insert(callback).from_select([*_COLUMNS, "state"], select(*_NEW.c, constant(S.PENDING)))

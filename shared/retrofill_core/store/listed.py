@@ -72,11 +72,16 @@ class Failed:
 _FAILED = (
     select(*columns_of(Failed, run))
     .join_from(callback_run, run, run.c.id == callback_run.c.run_id)
-    .where(_MINE)
+    .where(_MINE, run.c.superseded_by.is_(None))
     .order_by(run.c.finished_at, run.c.id)
     .limit(bindparam("limit", type_=Integer))
 )
-_COUNT = select(func.count()).select_from(callback_run).where(_MINE)
+_COUNT = (
+    select(func.count())
+    .select_from(callback_run)
+    .join(run, run.c.id == callback_run.c.run_id)
+    .where(_MINE, run.c.superseded_by.is_(None))
+)
 _CLOSE = (
     update(callback)
     .where(_c.deadline_id == bindparam("callback"))
@@ -85,12 +90,12 @@ _CLOSE = (
 
 
 def failed_runs(conn: Connection, callback_id: int, limit: int) -> list[Failed]:
-    """The first failed runs that a callback is about, in the order of their failures."""
+    """The first failed runs that a callback is about, in the order of their failures, but for those retried since."""
     return [Failed(*row) for row in conn.execute(_FAILED, {"callback": callback_id, "limit": limit})]
 
 
 def count_failed_runs(conn: Connection, callback_id: int) -> int:
-    """Number of failed runs that a callback is about."""
+    """Number of failed runs that a callback is about, but for those retried since."""
     return conn.execute(_COUNT, {"callback": callback_id}).scalar_one()
 
 

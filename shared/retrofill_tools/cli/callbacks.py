@@ -113,6 +113,9 @@ def replay(
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Replay all failed callbacks.")] = False,
     pipeline: PipelineFilter = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if the receiver got a newer one about the same backfill.")
+    ] = False,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -126,7 +129,7 @@ def replay(
         raise WrongUsage("--pipeline requires --failed")
     settings = load_settings()
     chosen = ids or _failed(settings, pipeline)
-    answers = [_replay(settings, id, timeout, as_json) for id in chosen]
+    answers = [_replay(settings, id, force, timeout, as_json) for id in chosen]
     if as_json:
         print_json([answer.model_dump(mode="json", exclude_none=True) for answer in answers])
     elif not answers:
@@ -142,9 +145,10 @@ def _failed(settings: Settings, pipeline: str | None) -> list[int]:
         return failed_callbacks(conn, pipeline)
 
 
-def _replay(settings: Settings, id: int, seconds: float, silent: bool) -> Message:
+def _replay(settings: Settings, id: int, force: bool, seconds: float, silent: bool) -> Message:
     """Replay one, and print the result immediately: many more may follow."""
-    answer = ask(settings, Topic.CALLBACK_REQUESTS, str(id), CallbackReplayRequested(deadline_id=id), seconds)
+    request = CallbackReplayRequested(deadline_id=id, force=force)
+    answer = ask(settings, Topic.CALLBACK_REQUESTS, str(id), request, seconds)
     if isinstance(answer, CallbackReplayed) and not silent:
         print_text(f"callback {id}: {answer.callback} is called again")
     return answer

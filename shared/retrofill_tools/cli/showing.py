@@ -75,6 +75,7 @@ def print_backfill(facts: FullBackfill) -> None:
     _print_failures(facts)
     _print_suspects(facts)
     _print_attempts(facts)
+    _print_undelivered(facts)
 
 
 def _changed(facts: FullBackfill) -> str:
@@ -137,6 +138,17 @@ def _print_suspects(facts: FullBackfill) -> None:
         day = moment(run.interval_start, facts.timezone)
         print_text(f"run {run.id} of {day} ({run.state}) is retried alone, because its driver was lost")
         _print_losses(run)
+
+
+def _print_undelivered(facts: FullBackfill) -> None:
+    """Say which receivers have not got their callbacks, and why."""
+    for each in facts.undelivered:
+        print_text("")
+        number = counts({"waiting": each.waiting, "failed": each.failed})
+        print_text(f"callbacks of {each.kind} {each.receiver}: {number}, since {moment(each.since, 'UTC')} UTC")
+        if each.last_error:
+            print_text(f"  last error: {' '.join(each.last_error.split())[:500]}")
+        print_text(f"  retrofill callbacks list --backfill {facts.id}")
 
 
 def _print_losses(run: FailedRun | Suspect) -> None:

@@ -27,6 +27,7 @@ from retrofill_core.store.rows import columns_of
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import attempt, backfill, backfill_interval, backfill_request, host, run, seat
 from retrofill_tools.client.attempts import AttemptNotDone, attempts_not_done
+from retrofill_tools.client.deadlines import Undelivered, undelivered
 from retrofill_tools.client.documents import names
 from retrofill_tools.client.hosts import find_hosts, unserved
 from retrofill_tools.client.intervals import Calendar, calendar
@@ -108,7 +109,7 @@ class FullBackfill:
     alone because a driver was lost with them. ``review``: the number of the present review, from 0, or of the next;
     ``changed_intervals``: those that it was approved for, and that somebody has changed since. ``skipped``: the number
     of intervals without a run, by reason. ``runs_by_code``: the number of started runs by code archive of the last
-    attempt that began them; ``""`` for code that was not shipped.
+    attempt that began them; ``""`` for code that was not shipped. ``undelivered``: callbacks that did not arrive.
     """
 
     id: str
@@ -152,6 +153,7 @@ class FullBackfill:
     failed_runs: list[FailedRun]
     suspects: list[Suspect]
     attempts: list[AttemptNotDone]
+    undelivered: list[Undelivered]
 
 
 def find_backfill(conn: Connection, id: str) -> Backfill:
@@ -317,6 +319,7 @@ def describe_backfill(conn: Connection, of: Backfill, failures: int) -> FullBack
         failed_runs=failed_runs(conn, of.id, failures),
         suspects=suspects(conn, of.id, SUSPECTS),
         attempts=attempts_not_done(conn, of.id, ATTEMPTS),
+        undelivered=undelivered(conn, of.id),
     )
 
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 from sqlalchemy import ColumnElement, Connection, Select, func, select
 
+from retrofill.masking import masked
 from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.deadline import DeadlineState
 from retrofill_core.store.tables import callback, deadline, run, webhook_off
@@ -79,6 +81,22 @@ class FullCallback(Callback):
     switched_off_at: datetime | None
 
 
+@dataclass(frozen=True)
+class Undelivered:
+    """Callbacks about one backfill that a receiver has not got: ``waiting`` are called again, ``failed`` are not.
+
+    ``receiver``: a webhook's host only, because the rest of its address may be a secret. ``since``: when the first of them
+    happened.
+    """
+
+    kind: str
+    receiver: str
+    waiting: int
+    failed: int
+    since: datetime
+    last_error: str | None
+
+
 _OF_DEADLINE: dict[str, ColumnElement[Any]] = {
     **{column.name: column for column in deadline.c},
     "interval_start": run.c.interval_start,
@@ -134,6 +152,34 @@ def find_callback(conn: Connection, id: int) -> tuple[FullCallback, bool] | None
     found = _callbacks(*names(FullCallback), "collects").outerjoin(webhook_off, off)
     row = conn.execute(found.where(callback.c.deadline_id == id)).first()
     return None if row is None else (FullCallback(*row[:-1]), row[-1])
+
+
+def undelivered(conn: Connection, backfill_id: str) -> list[Undelivered]:
+    """What receivers have not got about a backfill, by receiver; nothing that collects failures or is first called now."""
+    c = callback.c
+    missed = select(deadline.c.id).where(
+        deadline.c.backfill_id == backfill_id, deadline.c.state == DeadlineState.MISSED
+    )
+    mine = select(c.deadline_id).where(c.backfill_id == backfill_id).union_all(missed).subquery()
+    waiting = c.state.in_([CallbackState.PENDING, CallbackState.RUNNING]) & (c.next_try_at < func.clock_timestamp())
+    waiting |= (c.state == CallbackState.PENDING) & (c.attempts > 0)
+    failed = c.state == CallbackState.FAILED
+    found = (
+        select(c.kind, c.name, func.count().filter(waiting), func.count().filter(failed), func.min(c.made_at))
+        .join_from(callback, mine, c.deadline_id == mine.c.deadline_id)
+        .where(waiting | failed)
+        .group_by(c.kind, c.name)
+        .order_by(func.min(c.made_at))
+    )
+    last = select(c.last_error).join_from(callback, mine, c.deadline_id == mine.c.deadline_id)
+    last = last.where(waiting | failed, c.last_error.is_not(None)).order_by(c.next_try_at.desc()).limit(1)
+    result: list[Undelivered] = []
+    for kind, name, waits, failures, since in conn.execute(found).all():
+        error = conn.execute(last.where(c.kind == kind, c.name == name)).scalar()
+        receiver = urlsplit(name).netloc if kind == "webhook" else name
+        said = None if error is None else masked(error.replace(name, receiver))
+        result.append(Undelivered(kind, receiver, waits, failures, since, said))
+    return result
 
 
 def failed_callbacks(conn: Connection, pipeline: str | None) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 from retrofill_core.contract.topics import Topic
@@ -47,15 +48,19 @@ def each_failure_is_told(history: History) -> Iterator[str]:
     runs: dict[int, set[int]] = defaultdict(set)
     for row in history.rows("callback_run"):
         runs[row["callback_id"]].add(row["run_id"])
+    retried = {row["id"] for row in history.rows("run") if row["superseded_by"] is not None}
     told = [e.body for e in history.of(Topic.CALLBACK_EVENTS) if e.body["type"] == "RunsFailed"]
     times = Counter(body["callback_id"] for body in told)
     for row in history.rows("callback"):
         id = row["deadline_id"]
-        if row["occasion"] == "run_failed" and (times[id] != 1 or not runs[id]):
+        never = row["state"] == "dropped" and not row["event"]
+        if row["occasion"] == "run_failed" and (times[id] != (not never) or not runs[id]):
             yield f"callback {id} of {len(runs[id])} runs was told {times[id]} times"
     for body in told:
         listed = {each["run_id"] for each in body["failed"]}
-        if body["count"] != len(runs[body["callback_id"]]) or not listed <= runs[body["callback_id"]]:
+        joined = runs[body["callback_id"]]
+        # Those that were retried before are not told.
+        if not len(joined - retried) <= body["count"] <= len(joined) or not listed <= joined:
             yield f"callback {body['callback_id']} was called for {listed}, its runs are {runs[body['callback_id']]}"
 
 
@@ -73,10 +78,41 @@ def each_callback_ends_once(history: History) -> Iterator[str]:
     for row in history.rows("callback"):
         id = row["deadline_id"]
         uncertain = row["state"] == "failed" and alerts.get(id, {}).get("at_most_once", False)
+        if row["state"] == "dropped" and _may_be_dropped(history, row):
+            continue
         if row["state"] != "succeeded" and not uncertain:
             yield f"callback {id} is {row['state']}: {row['last_error']}"
         if (fields[id, "CallbackSucceeded"], fields[id, "CallbackFailed"]) != (row["state"] == "succeeded", uncertain):
             yield f"callback {id} is {row['state']} and was told another number of times"
+
+
+def each_receiver_is_called_in_order(history: History) -> Iterator[str]:
+    """Of what a receiver is called for about one backfill, the next comes after the last try of the one before."""
+    calls = _calls(history)
+    orders: dict[str, list[Row]] = defaultdict(list)
+    for row in sorted(history.rows("callback"), key=_place):
+        if row["order_key"] is not None:
+            orders[row["order_key"]].append(row)
+    for rows in orders.values():
+        for before, after in pairwise(each for each in rows if calls[each["deadline_id"]]):
+            last = max(call["at"] for call in calls[before["deadline_id"]])
+            first = min(call["at"] for call in calls[after["deadline_id"]])
+            # Windows of failed runs end when they do, whatever the order in which they began.
+            if first < last - history.clock_slack and after["occasion"] != "run_failed":
+                yield f"callback {after['deadline_id']} was called at {first}, {before['deadline_id']} before it at {last}"
+
+
+def _may_be_dropped(history: History, row: Row) -> bool:
+    """All of its runs were retried, or it is a message to people and a newer one of its order exists."""
+    runs = {each["run_id"] for each in history.rows("callback_run") if each["callback_id"] == row["deadline_id"]}
+    if not row["event"]:
+        return all(run["superseded_by"] is not None for run in history.rows("run") if run["id"] in runs)
+    newer = [r for r in history.rows("callback") if r["order_key"] == row["order_key"] and _place(r) > _place(row)]
+    return bool(newer) and row["options"].get("body") in ("slack", "teams", "pagerduty")
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row["made_at"], row["deadline_id"]
 
 
 def each_callback_is_called(history: History) -> Iterator[str]:
@@ -160,6 +196,7 @@ PROMISES = (
     each_fact_has_its_callbacks,
     each_failure_is_told,
     each_callback_ends_once,
+    each_receiver_is_called_in_order,
     each_callback_is_called,
     each_callback_has_one_key,
     no_call_comes_early,

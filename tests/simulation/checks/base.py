@@ -17,7 +17,7 @@ ENDED = {
     "task_run": frozenset({"succeeded", "failed", "skipped", "upstream_failed", "cancelled"}),
     "attempt": frozenset({"ended"}),
     "deadline": frozenset({"missed", "met", "void"}),
-    "callback": frozenset({"succeeded", "failed"}),
+    "callback": frozenset({"succeeded", "failed", "dropped"}),
 }
 ACTIVE = frozenset({"running", "paused", "in_review", "cancelling"})
 # A user has to go on.

@@ -1,4 +1,4 @@
-"""A callback is claimed by one runner and is never called again after it succeeded."""
+"""A callback is claimed by one runner, called in its order, and never again after it succeeded."""
 
 from __future__ import annotations
 
@@ -52,11 +52,47 @@ class Callbacks(Check):
             self.require(
                 row["token"] == claim.token, lambda: f"called under the token {claim.token}, the claim is {row}"
             )
+            others = self._of_one_order(row)
+            # Windows of failed runs are ended by what is no failed run.
+            waits = [each for each in others if not (each["collects"] and row["occasion"] == "run_failed")]
+            first = [each for each in waits if each["state"] == "pending" and _is_newer(row, each)]
+            first += [each for each in others if each["state"] == "running"]
+            self.require(not first, lambda: f"called before others of its order: {row}, {first}")
         most = self.world.settings.callback_max_attempts
-        self.require(calls <= most, lambda: f"called {calls} times, at most {most}: {row}")
+        self.require(calls <= most or claim.has_receiver, lambda: f"called {calls} times, at most {most}: {row}")
+
+    def _of_one_order(self, row: Values) -> list[Values]:
+        """The other callbacks of its receiver about its backfill."""
+        about = self._about(row)
+        return [
+            other
+            for other in self.rows("callback")
+            if about is not None and other["deadline_id"] != row["deadline_id"] and self._about(other) == about
+        ]
+
+    def _about(self, row: Values) -> tuple[str, ...] | None:
+        """The receiver and the backfill; ``None`` for a run's deadline, a task's or a digest."""
+        backfill = row["backfill_id"]
+        if backfill is None:
+            missed = self.row("deadline", "id", row["deadline_id"])
+            backfill = missed["backfill_id"] if missed["run_id"] is None and missed["digest_id"] is None else None
+        return None if backfill is None else (row["kind"], row["name"], backfill)
 
     def at_the_end(self) -> None:
-        """Every callback recorded as succeeded was really called."""
+        """Every callback recorded as succeeded was really called, and none that was dropped."""
         for row in self.rows("callback"):
             done = self.world.calls_done[row["deadline_id"]]
             self.require(row["state"] != "succeeded" or done >= 1, lambda: f"not called: {row}")
+            if row["state"] == "dropped":
+                self._dropped(row)
+
+    def _dropped(self, row: Values) -> None:
+        """All of its runs were retried, or people read of something newer about the backfill."""
+        self.require(not self.world.calls[row["deadline_id"]], lambda: f"dropped after a call: {row}")
+        newer = [other for other in self._of_one_order(row) if _is_newer(other, row)]
+        told = bool(newer) and row["options"].get("body") in ("slack", "teams", "pagerduty")
+        self.require(told or not row["event"], lambda: f"dropped, and nothing newer was told: {row}")
+
+
+def _is_newer(one: Values, other: Values) -> bool:
+    return (one["made_at"], one["deadline_id"]) > (other["made_at"], other["deadline_id"])

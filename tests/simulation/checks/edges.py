@@ -37,7 +37,7 @@ EDGES: dict[str, dict[str, set[str]]] = {
         "retrying": {"running", "cancelled"},
     },
     "deadline": {"armed": {"missed", "met", "void"}},
-    "callback": {"pending": {"running"}, "running": {"succeeded", "failed", "pending"}},
+    "callback": {"pending": {"running", "dropped"}, "running": {"succeeded", "failed", "pending"}},
 }
 # Columns that may change after the end: facts recorded later, and secrets that are erased.
 AFTER_THE_END = {"recovered_at", "digest_id", "options", "superseded_by", "undone_by"}

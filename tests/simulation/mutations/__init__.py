@@ -143,7 +143,15 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             retrying.deadlines_of_replaced_runs_fire,
         ),
     ),
-    11: ("a callback is claimed by one runner", (watching.callbacks_without_leases, watching.callbacks_without_tokens)),
+    11: (
+        "a callback is claimed by one runner",
+        (
+            watching.callbacks_without_leases,
+            watching.callbacks_without_tokens,
+            watching.any_order,
+            watching.everything_is_dropped,
+        ),
+    ),
     12: ("poison stops nothing", (bus.poison_waits, bus.poison_takes_its_batch_along)),
     13: ("nothing acknowledged is lost", (bus.messages_before_commit,)),
     14: ("no busy wait, no missed wake-up", (bus.locked_rows_are_forgotten, bus.looks_wait_for_locks)),

@@ -8,7 +8,9 @@ from typing import Any
 from sqlalchemy import and_, func, select, update
 
 import backfill_planner.calls
+import callback_runner.collected
 import deadline_watcher.decide
+import retrofill_core.deadlines.calling
 import run_starter.reports.handling
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState, Occasion
@@ -106,6 +108,16 @@ def failures_join_what_was_called(patch: Patch) -> None:
     """A failure joins the backfill's last callback, whether it was called or not."""
     any_ = listed.OF_PLACES.where(callback.c.occasion == str(Occasion.RUN_FAILED))
     patch(listed, "_COLLECTING", any_.order_by(callback.c.deadline_id))
+
+
+def any_order(patch: Patch) -> None:
+    """Callbacks about one backfill do not wait for each other."""
+    patch(retrofill_core.deadlines.calling, "order_key", lambda *_: None)
+
+
+def everything_is_dropped(patch: Patch) -> None:
+    """A callback that nothing newer follows is dropped, too, if its runs were collected."""
+    patch(callback_runner.collected, "why_dropped", lambda one: "too late" if one.occasion == "run_failed" else None)
 
 
 def failures_join_without_a_lock(patch: Patch) -> None:

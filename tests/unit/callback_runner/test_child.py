@@ -15,13 +15,14 @@ from tests.support.offline import NO_DATABASE
 from callback_runner.call import LEASE_SECONDS, Call
 from callback_runner.claims import Claim
 from callback_runner.decide import Outcome, Raised, Returned
+from callback_runner.functions.child import Lifeline
 from callback_runner.functions.process import Child
 from callback_runner.kinds import Begun, FunctionTry, Kinds
 from retrofill_core.settings import Settings
 from retrofill_core.store import callbacks
 
 FUNCTIONS = """
-import asyncio, json, os, pathlib, subprocess, sys, time
+import asyncio, ctypes, json, os, pathlib, signal, subprocess, sys, time
 
 def save(path, **kwargs):
     pathlib.Path(path).write_text(json.dumps(kwargs))
@@ -57,8 +58,59 @@ def leave_something_behind(path):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     pathlib.Path(path).write_text(str(child.pid))
 
+def hold_the_interpreter(seconds):
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    time.sleep(0.5)
+
+def stop(seconds):
+    subprocess.Popen(["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.5)
+
+def stop_all(seconds):
+    subprocess.Popen(["/bin/sh", "-c", f"sleep {seconds}; kill -CONT -{os.getpid()}"], start_new_session=True)
+    os.killpg(0, signal.SIGSTOP)
+    time.sleep(0.5)
+
+def block_signals(seconds):
+    signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP})
+    time.sleep(seconds)
+
+def wait_for_a_fork(seconds):
+    if os.fork() == 0:
+        time.sleep(seconds)
+        os._exit(0)
+    os.wait()
+
+def return_twice(seconds):
+    if os.fork():
+        time.sleep(seconds)
+
+def exit_zero(seconds):
+    time.sleep(seconds)
+    sys.exit()
+
+def exit_hard(seconds):
+    time.sleep(seconds)
+    os._exit(0)
+
+def close_streams(seconds):
+    os.closerange(0, 3)
+    time.sleep(seconds)
+
 number = 7
 """
+MANNERS = [
+    "hold_the_interpreter",
+    "stop",
+    "stop_all",
+    "block_signals",
+    "wait_for_a_fork",
+    "return_twice",
+    "exit_zero",
+    "exit_hard",
+    "close_streams",
+]
 CONTEXT = {"deadline_id": 5, "idempotency_key": "5:page", "attempt": 1}
 
 
@@ -226,6 +278,55 @@ def test_a_call_whose_claim_is_renewed_goes_on(call, tmp_path):
     for _ in range(8):
         assert not child.wait(0.4)
         child.lease_renewed(time.monotonic() + 2.0)
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+def test_a_call_that_is_silent_for_longer_than_its_lease_is_made_once(call, manner):
+    child = call(manner, lease_seconds=1.0, seconds=2.5)
+    while not child.wait(0.3):
+        child.lease_renewed(time.monotonic() + 1.0)
+    assert child.finish() is None
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+def test_whatever_a_call_does_it_can_be_killed(call, tmp_path, manner):
+    child = call(manner, seconds=600)
+    assert not child.wait(0.5)
+    child.kill()
+    assert child.wait(5)
+    assert child.signalled
+
+
+@pytest.mark.parametrize("renewals", [1, 3, 3000])
+def test_renewals_that_wait_are_read_before_a_claim_is_given_up(renewals):
+    """The thread that reads them may get to it late: user code held the interpreter's lock, or all was stopped."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb", buffering=0) as runner:
+        claim = Lifeline(reading)
+        claim.renewed(repr(time.monotonic() - 1.0).encode())
+        for left in range(renewals):
+            runner.write(f"{time.monotonic() + left - 5.0 + 65.0 * (left == renewals - 1)!r}\n".encode())
+        runner.write(b"0.")  # the rest of this line is on its way
+        assert claim.held()
+        assert claim.left() > 50
+        assert not claim.wait(0)
+        runner.write(b"0\n")
+        assert not claim.held()
+
+
+def test_a_silent_call_ends_once_its_claim_is_lost(call):
+    child = call("hold_the_interpreter", lease_seconds=1.0, seconds=1.5)
+    assert child.wait(5)
+    assert child.signalled
+
+
+def test_renewals_of_hours_wait_for_a_call(call):
+    """More than one read returns, the last of which counts."""
+    child = call("hold_the_interpreter", lease_seconds=1.0, seconds=1.5)
+    until(lambda: not child._writer.is_alive(), "the call is sent")
+    for n in range(3000):
+        child.lease_renewed(time.monotonic() + n / 100)
+    assert result(child) is None
 
 
 def test_a_renewal_before_the_process_reads_counts(call, tmp_path):

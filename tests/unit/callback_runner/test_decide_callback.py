@@ -155,6 +155,7 @@ def test_with_one_slot_a_long_backlog_does_not_starve_others():
 
 
 def test_every_refused_replay_says_why():
-    reasons = {why_not_replayed(state) for state in (None, *CallbackState)}
-    assert len(reasons) == 5
+    reasons = {why_not_replayed(state, None) for state in (None, *CallbackState)}
+    assert len(reasons) == 6
+    assert "newer callback 9" in why_not_replayed(CallbackState.FAILED, 9)
     assert not MACHINE.allows(CallbackState.SUCCEEDED, CallbackState.PENDING)

@@ -5,6 +5,7 @@ import ssl
 import subprocess
 import threading
 import time
+from contextlib import suppress
 
 import httpcore
 import httpx
@@ -17,6 +18,8 @@ from callback_runner.webhooks.addresses import Allowed, Refused
 from callback_runner.webhooks.sender import NotConnected, Sender
 
 LOOPBACK = Allowed(["127.0.0.1"])
+BY_NAME = Allowed(["hooks.example"])
+OTHER = {"IPv4": "127.0.0.2", "IPv6": "::1"}
 
 
 @pytest.fixture
@@ -34,8 +37,16 @@ class Resolver:
 
     def __call__(self, host, port, **_):
         self.asked.append(host)
-        address = self.addresses.pop(0)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (self.addresses.pop(0), port))]
+
+
+class Several(Resolver):
+    """Returns all addresses at once, with a repeated one as for two protocols."""
+
+    def __call__(self, host, port, **_):
+        self.asked.append(host)
+        found = [*self.addresses, self.addresses[0]]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
 
 
 def permit(seconds=20.0, lease=60.0):
@@ -106,6 +117,112 @@ def serve(server, talk):
 
     threading.Thread(target=run, daemon=True).start()
     return f"http://127.0.0.1:{server.getsockname()[1]}/"
+
+
+def full(server):
+    """No connection is taken: the queue of ``server`` is full."""
+    for _ in range(2):
+        waiting = socket.socket(server.family)
+        waiting.setblocking(False)
+        waiting.connect_ex(server.getsockname())
+        yield waiting
+
+
+def closed(server):
+    server.close()
+    yield server
+
+
+def mute(server):
+    """Connections are taken, and nothing is said."""
+    yield server
+
+
+def closing(server):
+    """Connections are closed at once."""
+
+    def run():
+        with suppress(OSError):  # the end of the test
+            while True:
+                server.accept()[0].close()
+
+    threading.Thread(target=run, daemon=True).start()
+    yield server
+
+
+@pytest.fixture
+def bad_address(port):
+    """Serves the port at another address, in one of these manners."""
+    made = []
+
+    def start(manner, address):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        server = socket.create_server((address, port), family=family, backlog=0)
+        made.extend([server, *manner(server)])
+
+    yield start
+    for each in made:
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)  # wakes up a thread that accepts
+        each.close()
+
+
+@pytest.fixture(scope="module")
+def served(certificate):
+    """Receivers at 127.0.0.1, without and with TLS."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    with receiving(host="127.0.0.1") as plain, receiving(tls, host="127.0.0.1") as secure:
+        yield {"http": plain, "https": secure}
+
+
+@pytest.fixture
+def port(served, scheme):
+    return served[scheme].port
+
+
+NOT_TAKEN = [("http", closed), ("http", full), ("https", closed), ("https", full), ("https", mute), ("https", closing)]
+
+
+@pytest.mark.parametrize("family", OTHER)
+@pytest.mark.parametrize(
+    ("scheme", "manner", "before"), [*((*each, 1) for each in NOT_TAKEN), ("http", full, 3), ("https", mute, 3)]
+)
+def test_an_address_that_takes_no_connection_leaves_time_for_the_next(
+    served, certificate, bad_address, scheme, manner, family, before
+):
+    first = [OTHER[family], "127.0.0.3", "127.0.0.4"][:before]
+    for address in first:
+        bad_address(manner, address)
+    tls = ssl.create_default_context(cafile=certificate / "cert.pem")
+    url = served[scheme].url("/several", "hooks.example").replace("http:", f"{scheme}:")
+    tried = sender(BY_NAME, Several(*first, "127.0.0.1"), tls)
+    assert post(tried, url, permit(0.5 * (before + 1))).status == 204
+
+
+@pytest.mark.parametrize(("scheme", "manner"), [*NOT_TAKEN[1:2], NOT_TAKEN[4]])
+def test_addresses_that_all_hang_are_cut_off_in_time_and_nothing_has_begun(port, bad_address, scheme, manner):
+    for address in OTHER.values():
+        bad_address(manner, address)
+    allowed = permit(0.4)
+    with pytest.raises(CutOff):
+        post(sender(BY_NAME, Several(*OTHER.values())), f"{scheme}://hooks.example:{port}/", allowed)
+    assert not allowed.begun
+
+
+@pytest.mark.parametrize("scheme", ["http"])
+def test_after_an_address_that_took_the_request_and_never_answers_the_next_try_begins_with_another(
+    served, port, bad_address, scheme
+):
+    bad_address(mute, "127.0.0.2")
+    tried = sender(BY_NAME, Several("127.0.0.2", "127.0.0.1"))
+    url = f"{scheme}://hooks.example:{port}/rotated"
+    allowed = permit(0.4)
+    with pytest.raises(CutOff):
+        tried.post(url, {}, b"{}", allowed)
+    assert allowed.begun
+    assert served[scheme].got("/rotated") == []  # it may have arrived at the first
+    assert tried.post(url, {}, b"{}", permit(), attempt=2).status == 204
 
 
 def test_a_connection_that_breaks_after_the_request_leaves_it_uncertain(listening):

@@ -281,6 +281,8 @@ BAD: list[tuple[str, str, Bad]] = [
     ("each_failure_is_told", "others", lambda h: h.of(T.CALLBACK_EVENTS)[1].body.update(failed=[{"run_id": 2}])),
     ("each_callback_ends_once", "open", lambda h: change(h, "callback", 0, state="running")),
     ("each_callback_ends_once", "told twice", lambda h: put(h, T.CALLBACK_EVENTS, event(2, "CallbackSucceeded"))),
+    ("each_receiver_is_called_in_order", "the end first", lambda h: h.calls[2].update(at=at(0.5))),
+    ("each_callback_ends_once", "dropped, and nothing newer", lambda h: change(h, "callback", 2, state="dropped")),
     ("each_callback_is_called", "never", lambda h: h.calls.clear()),
     ("each_callback_is_called", "twice in one attempt", lambda h: h.calls.append({"deadline": 2, "key": "k", "at": at(6.6)})),
     ("each_callback_has_one_key", "under two keys", lambda h: h.calls.append({"deadline": 2, "key": "other", "at": at(6.6)})),

@@ -257,7 +257,8 @@ def backfill_row(id: str, state: str) -> dict[str, Any]:
 def run_row(id: int, day: datetime, state: str, **more: Any) -> dict[str, Any]:
     return {
         "id": id, "backfill_id": "b", "interval_start": day, "interval_end": day + timedelta(days=1), "position": id - 1,
-        "state": state, "error": None, "losses": {}, "accepted_attempt": None, **more,
+        "state": state, "error": None, "losses": {}, "accepted_attempt": None, "superseded_by": None,
+        **more,
     }  # fmt: skip
 
 
@@ -282,6 +283,7 @@ def callback_row(id: int, occasion: str | None = None) -> dict[str, Any]:
     return {
         "deadline_id": id, "state": "succeeded", "attempts": 1, "token": None, "lease_until": None, "last_error": None,
         "occasion": occasion, "backfill_id": "b" if occasion else None, "place": 0 if occasion else None,
+        "order_key": "hook b" if occasion else None, "made_at": at(id), "options": {}, "event": {"type": "Something"},
     }  # fmt: skip
 
 

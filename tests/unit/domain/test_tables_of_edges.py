@@ -46,9 +46,10 @@ DESIGN = {
     },
     "deadline": {"armed": {"missed", "met", "void"}, "missed": set(), "met": set(), "void": set()},
     "callback": {
-        "pending": {"running"},
+        "pending": {"running", "dropped"},
         "running": {"succeeded", "failed", "pending"},
         "succeeded": set(),
+        "dropped": set(),
         # By a replay only.
         "failed": {"pending"},
     },

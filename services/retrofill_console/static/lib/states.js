@@ -8,7 +8,7 @@ export const ACTIVE_BACKFILL = new Set(["running", "paused", "in_review", "cance
 
 // Which color a state has that has none of its own.
 const LIKE = {
-  met: "succeeded", missed: "failed", armed: "running", pending: "queued", void: "cancelled", paused: "cancelled", in_review: "staged",
+  met: "succeeded", missed: "failed", armed: "running", pending: "queued", void: "cancelled", dropped: "cancelled", paused: "cancelled", in_review: "staged",
   cancelling: "cancelled", none: "queued", retrying: "starting", upstream_failed: "cancelled", done: "succeeded",
   lost: "failed", released: "cancelled", ended: "queued", accepted: "succeeded", run: "starting",
   "up to date": "succeeded", behind: "cancelled", absent: "failed", dead: "failed", alive: "succeeded",

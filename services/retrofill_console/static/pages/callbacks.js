@@ -9,7 +9,7 @@ import { Act, Badge, Brief, Choice, Loaded, Moment, Notice, Table, Trouble } fro
 
 // Each waits for its answer.
 const AT_A_TIME = 20;
-const STATES = [["", "All"], ["pending", "Pending"], ["running", "Running"], ["failed", "Failed"], ["succeeded", "Succeeded"]];
+const STATES = [["", "All"], ["pending", "Pending"], ["running", "Running"], ["failed", "Failed"], ["succeeded", "Succeeded"], ["dropped", "Dropped"]];
 
 export function Callbacks({ query }) {
   const state = query.get("state") ?? "";

@@ -54,6 +54,9 @@ callback = Table(
     Column("backfill_id", Text, ForeignKey(backfill.c.id)),
     Column("occasion", Text),
     Column("place", Integer),
+    # Callbacks of one receiver about one backfill, which are called in the order of their facts. Null: alone.
+    Column("order_key", Text),
+    Column("made_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     # Whether further failed runs may join it, until it is first called.
     Column("collects", Boolean, nullable=False, server_default=text("false")),
     lock_only(),
@@ -83,6 +86,10 @@ callback = Table(
         "next_try_at",
         postgresql_where=text("state = 'pending'"),
     ),
+    # One call of an order key at a time, whatever two runners read.
+    Index("callback_order_key", "order_key", unique=True, postgresql_where=text("state = 'running'")),
+    Index("callback_in_order_idx", "order_key", "made_at", postgresql_where=text("order_key IS NOT NULL")),
+    Index("callback_collecting_idx", "order_key", postgresql_where=text("collects")),
     Index("callback_running_idx", "shard", "lease_until", postgresql_where=text("state = 'running'")),
 )
 

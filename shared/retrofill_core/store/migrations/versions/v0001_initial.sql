@@ -464,11 +464,13 @@ CREATE TABLE retrofill.callback (
   backfill_id TEXT,
   occasion TEXT,
   place INTEGER,
+  order_key TEXT,
+  made_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
   collects BOOLEAN DEFAULT false NOT NULL,
   lock_only SMALLINT,
   CONSTRAINT callback_pkey PRIMARY KEY (deadline_id),
-  CONSTRAINT callback_state_known CHECK (state IN ('failed', 'pending', 'running', 'succeeded')),
-  CONSTRAINT callback_finished_at_when_terminal CHECK ((state IN ('failed', 'succeeded')) = (finished_at IS NOT NULL)),
+  CONSTRAINT callback_state_known CHECK (state IN ('dropped', 'failed', 'pending', 'running', 'succeeded')),
+  CONSTRAINT callback_finished_at_when_terminal CHECK ((state IN ('dropped', 'failed', 'succeeded')) = (finished_at IS NOT NULL)),
   CONSTRAINT callback_token_while_running CHECK ((state = 'running') = (token IS NOT NULL)),
   CONSTRAINT callback_lease_with_token CHECK ((token IS NULL) = (lease_until IS NULL)),
   CONSTRAINT callback_occasion_of_a_backfill CHECK ((backfill_id IS NULL) = (occasion IS NULL)),
@@ -477,9 +479,15 @@ CREATE TABLE retrofill.callback (
   CONSTRAINT callback_backfill_id_fkey FOREIGN KEY(backfill_id) REFERENCES retrofill.backfill (id)
 );
 
+CREATE INDEX callback_collecting_idx ON retrofill.callback (order_key) WHERE collects;
+
+CREATE INDEX callback_in_order_idx ON retrofill.callback (order_key, made_at) WHERE order_key IS NOT NULL;
+
 CREATE INDEX callback_of_backfill_idx ON retrofill.callback (backfill_id, collects, place) WHERE backfill_id IS NOT NULL;
 
 CREATE UNIQUE INDEX callback_of_end_key ON retrofill.callback (backfill_id, place) WHERE occasion <> 'run_failed';
+
+CREATE UNIQUE INDEX callback_order_key ON retrofill.callback (order_key) WHERE state = 'running';
 
 CREATE INDEX callback_pending_of_pipeline_idx ON retrofill.callback (shard, pipeline, next_try_at) WHERE state = 'pending';
 
