@@ -20,7 +20,7 @@ from tests.support.installation import Installation
 from tests.support.servers import Servers
 
 from retrofill_core.bus.clients import admin, producer, reader
-from retrofill_core.bus.relay.cursor import CURSOR_KEY, TAKEN_KEY, last_cursor
+from retrofill_core.bus.relay.cursor import CURSOR_KEY, TAKEN_KEY, Marks, marks_before
 
 PARTITIONS = 3
 END = KafkaError._PARTITION_EOF
@@ -187,8 +187,8 @@ def a_transaction_over_partitions(clients: Clients) -> list[Any]:
 
 
 def the_relays_cursor(clients: Clients) -> list[Any]:
-    """The last committed value before the relay's own mark, from any start offset. Nothing after
-    the mark is read.
+    """The last committed cursor and the greatest epoch before the relay's own mark, from any start offset.
+    Nothing after the mark is read.
     """
     transactional = clients.producer("x")
     transactional.init_transactions(10)
@@ -209,10 +209,10 @@ def the_relays_cursor(clients: Clients) -> list[Any]:
             transactional.commit_transaction(10)
         settle(clients)
     read = [
-        last_cursor(clients.reader("read_committed"), TopicPartition(clients.topic, 0, start), mark)
+        marks_before(clients.reader("read_committed"), TopicPartition(clients.topic, 0, start), mark)
         for start, mark in ((0, b"7"), (0, b"8"), (1, b"8"), (4, b"8"), (8, b"8"))
     ]
-    assert read == [b"1", b"2", b"2", b"2", None]
+    assert read == [Marks(1, 0), Marks(2, 7), Marks(2, 7), Marks(2, 0), Marks(0, 0)]
     return read
 
 

@@ -124,5 +124,16 @@ def test_a_role_makes_nothing_and_becomes_nobody_else(installation: Installation
             "SET ROLE retrofill",
             "GRANT retrofill_run_starter TO retrofill_reader",
             "COPY retrofill.run TO PROGRAM 'cat'",
+            "SELECT retrofill.jump_to(1)",
         ):
             assert not works(conn, statement), statement
+
+
+@pytest.mark.parametrize("who", [*SERVICES, "reader"])
+def test_only_services_begin_a_generation_and_only_on_another_timeline(installation: Installation, who: str) -> None:
+    refused = psycopg.errors.RaiseException if who in SERVICES else REFUSED
+    with (
+        psycopg.connect(installation.settings.dsn_of(who)) as conn,
+        pytest.raises(refused, match="recorded timeline" if who in SERVICES else "permission denied"),
+    ):
+        conn.execute("SELECT retrofill.begin_generation(1)")

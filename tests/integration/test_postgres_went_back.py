@@ -212,31 +212,6 @@ def test_a_restored_copy_is_noticed_and_gone_on_from(own: tuple[Own, Installatio
     assert dead_letters(made) == refused != []
 
 
-@pytest.mark.embedded
-def test_another_timeline_ends_services_at_work(own: tuple[Own, Installation]) -> None:
-    """A failover: Postgres is briefly away and returns on another timeline, which may lack the last
-    commits.
-    """
-    servers, made = own
-    replicas = start_all(made)
-    made.apply(daily("p"))
-    id = made.request("p", "2020-01-01", "2020-01-20")
-    until(lambda: succeeded(made, id) >= 3, "some runs are done")
-    servers.stop_postgres()
-    (servers.data / "standby.signal").touch()
-    servers.start_postgres()
-    made.query("SELECT pg_promote()")
-    for replica in replicas:
-        assert replica.process.wait(60) == 1, replica.said()
-        assert "Postgres is on timeline 2, but 1 is recorded" in replica.said().splitlines()[-1]
-    assert recover(made, "--yes").returncode == 0
-    assert live_attempts(made) == 0
-    start_all(made)
-    made.wait_state(id, "succeeded")
-    assert [key for key, n in starts(made).items() if n > 1] == []
-    assert made.runs_by_state(id) == {"succeeded": 20}
-
-
 def put_back(made: Installation, topic: Topic, key: str, value: bytes, headers: dict[str, str]) -> None:
     """Let an event of the planner wait, as in a copy that was made before it was published."""
     made.query(

@@ -28,7 +28,14 @@ class Faults:
         stalls = [self.freeze, self.cut, self.freeze_caller, self.freeze_machine, self.stall_driver, self.rebalance]
         moves = [self.rebalance, self.rebalance, self.start, self.freeze, self.cut, self.drain]
         clocks = [self.jump, self.jump_database, self.step_database]
-        servers = [self.stop_postgres, self.stop_kafka, self.hold_locks, self.time_out, self.freeze_in_transaction]
+        servers = [
+            self.stop_postgres,
+            self.switch_postgres,
+            self.stop_kafka,
+            self.hold_locks,
+            self.time_out,
+            self.freeze_in_transaction,
+        ]
         servers += [self.poison, self.lose_message, self.stop_spark, self.stop_receivers]
         every = [*deaths, self.crash, self.drain, *stalls, *clocks, *servers]
         # Each schedule prefers some kinds of fault.
@@ -203,6 +210,13 @@ class Faults:
         if self._world.servers.is_disturbed():
             return False
         self._world.servers.stop_postgres(self._world.random.choice([0.5, 3.0, 8.0]))
+        return True
+
+    def switch_postgres(self) -> bool:
+        """Have a synchronous replica take over from Postgres."""
+        if self._world.servers.is_disturbed():
+            return False
+        self._world.servers.switch_postgres(self._world.random.choice([0.5, 3.0, 8.0]))
         return True
 
     def stop_kafka(self) -> bool:

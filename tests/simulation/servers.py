@@ -11,6 +11,8 @@ from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.runs import AttemptHeartbeat
 from retrofill_core.contract.topics import Topic
+from retrofill_core.store.history import SPAN
+from retrofill_core.store.tables import SERVICE_TABLES
 from tests.simulation.memory.rows import NO_KEY_UPDATE, Tx
 
 if TYPE_CHECKING:
@@ -40,6 +42,30 @@ class Servers:
         """Stop Postgres: all sessions end, and uncommitted work is lost."""
         self._world.database.stop()
         self._after(seconds, self.start_postgres)
+
+    def switch_postgres(self, seconds: float) -> None:
+        """Stop Postgres for good. Another one has all that was committed, and begins a generation."""
+        self._world.database.stop()
+        self._after(seconds, self._take_over)
+
+    def _take_over(self) -> None:
+        if self._world.database.down:
+            self.begin_generation()
+            self.start_postgres()
+
+    def begin_generation(self) -> None:
+        """What ``retrofill.begin_generation`` does, which Postgres executes itself."""
+        tables = self._world.database.tables
+        for own in SERVICE_TABLES.values():
+            for row in (*tables[own.shard.name].rows, *tables[own.relay.name].rows):
+                assert row.committed is not None
+                epoch = row.committed["epoch"] + SPAN
+                row.alter(**{name: epoch for name in ("epoch", "taken_epoch") if name in row.committed})
+        for name in ("host", "attempt", "run", "deadline"):
+            tables[name].next_id += SPAN
+        for row in tables["run"].rows:
+            if row.committed is not None and row.committed["state"] == "staged":
+                row.alter(publication=row.committed["publication"] + 8)
 
     def start_postgres(self) -> None:
         """Start Postgres. Listeners reconnect and learn that they may have missed notifications."""

@@ -49,6 +49,21 @@ def _reader(settings: Any, client_id: str, **more: Any) -> FakeConsumer:
     return FakeConsumer(connections(), {"group.id": client_id, **more})
 
 
+class _InTurn:
+    """Replaces an executor's threads."""
+
+    def __init__(self, workers: int) -> None:
+        del workers
+
+    def __enter__(self) -> _InTurn:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    map = staticmethod(map)
+
+
 @contextmanager
 def _noted_transaction(engine: Any, service: Any, partition: int, epoch: int, most: int) -> Iterator[Transaction]:
     """The real transaction, labeled with its owner for the oracle."""
@@ -113,6 +128,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
         "threading": Threading,
         "time": Time,
         "producer": _producer,
+        "ThreadPoolExecutor": _InTurn,
         "Relay.start": _start_as_task,
         "Relay.join": _no_join,
     },

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from retrofill.log import FIELDS
+from retrofill_core.bus.relay.cursor import CURSOR_PARTITION, TAKEN_KEY
 from retrofill_core.bus.relay.relay import Relay
 from retrofill_core.contract.backfills import BackfillCancelRequested
 from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
 from retrofill_core.store import attempts
+from retrofill_core.store.history import SPAN
 from retrofill_core.store.tables import SERVICE_TABLES
 from run_starter.claims.checks import Claims
 from run_starter.handler import StarterHandler
@@ -293,6 +295,37 @@ def test_a_relay_that_takes_over_notices_that_postgres_lost_a_published_batch(
     world.start(PLANNER)
     run_until(world, lambda: bool(reasons), 60.0)
     assert reasons[0].startswith(f"Kafka has batch {batch} of the backfill-planner, Postgres only {batch - 1}: ")
+
+
+def test_a_relay_on_an_old_primary_publishes_nothing_after_another_server_took_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka has the mark of a newer generation. The old primary is writable, and no batch of it is behind."""
+    drain(world, begin(world))
+    topic = PLANNER.cursor_topic(world.settings.topic_prefix)
+    mark = str(SPAN + 2).encode()
+    world.broker.append(topic, TAKEN_KEY, mark, [], partition=CURSOR_PARTITION)
+    reasons: list[str] = []
+    monkeypatch.setattr(services, "Relay", partial(Relay, went_back=reasons.append))
+    (planner,) = world.alive(PLANNER)
+    world.crash(planner, machine=False)
+    world.start(PLANNER)
+    run_until(world, lambda: bool(reasons), 60.0)
+    assert reasons[0].startswith("Kafka has generation 1 of the backfill-planner, Postgres only 0: ")
+    # It did not hide the newer mark behind its own.
+    run_until(world, lambda: [entry.value for _, _, entry in world.broker.read(topic)].count(mark) > 1, 60.0)
+
+
+def test_work_goes_on_after_switches_of_postgres(world: World) -> None:
+    """All owners and relays are fenced, and nobody has to do anything."""
+    scenario = begin(world, days=20)
+    for seconds in (3.0, 0.5):
+        run_until(world, lambda: any(row["state"] == "running" for row in world.database.rows("run")), 60.0)
+        world.servers.switch_postgres(seconds)
+        run_until(world, lambda: not world.database.down, 60.0)
+    drain(world, scenario)
+    assert {row["state"] for row in world.database.rows("run")} == {"succeeded"}
+    assert [row["epoch"] // SPAN for row in world.database.rows(SERVICE_TABLES[PLANNER.package].relay.name)] == [2]
 
 
 def test_a_command_waits_for_as_long_as_somebody_else_has_its_backfill(world: World) -> None:

@@ -103,7 +103,7 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     instance = name_of_instance(service)
     stopping = threading.Event()
     on_signals((signal.SIGTERM, signal.SIGINT), lambda _: stopping.set())
-    guard = Guard(stopping)
+    guard = Guard(settings, service, instance, stopping)
     engine = make_engine(settings.dsn_of(service.name), instance, limited=True, check=guard.check)
     topic_ids = _topic_ids(settings, service, instance)
     installation, partitions = _wait_until_initialized(settings, instance, engine, topic_ids, stopping, guard)

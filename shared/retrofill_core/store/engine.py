@@ -10,6 +10,9 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import CompoundSelect, Connection, Engine, Select, create_engine, event, text
+from sqlalchemy.engine import ExceptionContext
+
+from retrofill_core.store.history import TIMELINE_CHANGED
 
 SAVEPOINTS = ("savepoint", "release_savepoint", "rollback_to_savepoint")
 _SESSION = {"search_path": "pg_catalog", "timezone": "UTC"}
@@ -20,6 +23,11 @@ SERVICE_LIMITS = {
     # One thread serves all shards of an instance: a lock in one of them must not stop the others.
     "lock_timeout": "1s",
 }
+# A commit that a standby may lack must not be acted on, whatever the login's default; remote_apply waits for more.
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', 'on', false)"
+    " WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')"
+)
 
 
 class _Connection(psycopg.Connection[TupleRow]):
@@ -69,7 +77,8 @@ def make_engine(
 ) -> Engine:
     """An engine for ``dsn`` (URL or keywords) whose connections have the application name ``name``.
 
-    ``limited`` sets ``SERVICE_LIMITS`` on each session, unless the DSN's ``options`` override them.
+    ``limited`` sets ``SERVICE_LIMITS`` on each session, unless the DSN's ``options`` override them, and waits for
+    synchronous standbys at each commit.
     ``check`` raises if a new connection must not be used. The isolation level is READ COMMITTED: a
     statement after a lock sees everything committed before the lock was granted. SQL must qualify
     every name with its schema.
@@ -80,6 +89,9 @@ def make_engine(
         # Sends text and bytes arrays in binary: quoting each element takes a hundred times as long.
         conn.adapters.register_dumper(list, ListBinaryDumper)
         try:
+            if limited:
+                conn.execute(_DURABLE)
+                conn.commit()
             check(conn)
         except BaseException:
             conn.close()
@@ -90,7 +102,14 @@ def make_engine(
         "postgresql+psycopg://", creator=made, pool_size=pool_size, max_overflow=2, pool_timeout=10, future=True
     )
     event.listen(engine, "before_execute", count_write)
+    event.listen(engine, "handle_error", _leave_other_server)
     return engine
+
+
+def _leave_other_server(context: ExceptionContext) -> None:
+    """Connect again, and so check again, where the session has another server than the one that was checked."""
+    if getattr(context.original_exception, "sqlstate", None) == TIMELINE_CHANGED:
+        context.is_disconnect = True
 
 
 @contextmanager

@@ -1,4 +1,9 @@
-"""Identity and timeline of the Postgres server, to detect one that may have lost commits."""
+"""Identity and timeline of the Postgres server, and generations: what each new timeline begins.
+
+Epochs and ids of a generation start at its number times ``SPAN``. So what a lost commit of an
+earlier timeline has given out is never given out again
+(``docs/decisions/postgres-went-back.md``).
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,11 @@ _UNKNOWN = (
     psycopg.errors.InsufficientPrivilege,
     psycopg.errors.FeatureNotSupported,
 )
+SPAN = 1_000_000_000
+# Of retrofill.check_timeline(): another server answers in a session that was checked.
+TIMELINE_CHANGED = "RF001"
+# Kafka is asked within the transaction that begins a generation.
+_PATIENCE = "SET LOCAL idle_in_transaction_session_timeout = '60s'"
 WHAT_TO_DO = "commits may be lost. Stop the services, find out what happened, then run 'retrofill recover'"
 
 
@@ -42,6 +52,11 @@ class History:
     timeline: int
 
 
+def generation_of(number: int) -> int:
+    """The generation of an epoch or id."""
+    return number // SPAN
+
+
 def read_history(conn: Connection) -> History | None:
     """The server's history, or ``None`` if it does not report it. The transaction stays usable."""
     try:
@@ -54,21 +69,29 @@ def read_history(conn: Connection) -> History | None:
     return History(*row)
 
 
-def check_history(conn: psycopg.Connection) -> None:
-    """Compare a new connection with the recorded history. Raises ``PostgresWentBack``."""
+def compare_history(conn: psycopg.Connection) -> tuple[History, History] | None:
+    """The recorded history and the server's own, ``None`` where either is unknown. Ends the transaction."""
     try:
         recorded = conn.execute(_RECORDED).fetchone()
         here = conn.execute(f"SELECT {_HERE}").fetchone()
     except _UNKNOWN:
-        return
+        return None
     finally:
         conn.rollback()
     if recorded is None or here is None or recorded[0] is None:
-        return
-    if recorded[0] != here[0]:
-        raise PostgresWentBack(f"this is not the recorded Postgres: {WHAT_TO_DO}")
-    if recorded[1] != here[1]:
-        raise PostgresWentBack(
-            f"Postgres is on timeline {here[1]}, but {recorded[1]} is recorded: it was restored or failed over; "
-            f"{WHAT_TO_DO}"
-        )
+        return None
+    return History(*recorded), History(*here)
+
+
+def lock_generation(conn: psycopg.Connection) -> bool:
+    """Begin a transaction that may begin a generation; whether nobody else has begun it meanwhile."""
+    conn.execute(_PATIENCE)
+    conn.execute("SELECT pg_advisory_xact_lock(hashtext('retrofill.generation'))")
+    recorded = conn.execute(_RECORDED).fetchone()
+    here = conn.execute(f"SELECT {_HERE}").fetchone()
+    return recorded != here
+
+
+def begin_generation(conn: psycopg.Connection, generation: int) -> None:
+    """Move epochs and ids to ``generation``, and record the timeline. The caller commits."""
+    conn.execute("SELECT retrofill.begin_generation(%s)", [generation])

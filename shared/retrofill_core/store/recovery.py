@@ -1,7 +1,7 @@
 """Recovery after lost commits: new epochs, ids and attempts exceed all that may have been used.
 
-Each recovery is a generation, whose epochs and ids start at its number times ``SPAN``. The number
-comes from Kafka too (``recover`` writes an epoch there), so a copy restored twice gets new numbers.
+Each recovery is a generation (``history.py``). Its number comes from Kafka too (``recover`` writes an
+epoch there), so a copy restored twice gets new numbers.
 """
 
 from __future__ import annotations
@@ -38,18 +38,6 @@ from retrofill_core.store.rows import columns_of
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import SERVICE_TABLES, attempt, backfill, run
 
-SPAN = 1_000_000_000
-
-
-def jump(value: int, generation: int) -> int:
-    """``value`` moved from its generation to ``generation``."""
-    return generation * SPAN + value % SPAN
-
-
-def generation_of(numbers: Collection[int]) -> int:
-    """The newest generation among epochs or ids."""
-    return max(number // SPAN for number in numbers)
-
 
 def offsets(conn: Connection, topic: Topic, package: str) -> dict[tuple[str, int], int]:
     """A service's next offsets, by topic and partition."""
@@ -58,21 +46,19 @@ def offsets(conn: Connection, topic: Topic, package: str) -> dict[tuple[str, int
     return {(str(topic), row.partition): row.next_offset for row in rows}
 
 
-def fence_owners(conn: Connection, generation: int) -> None:
-    """Raise all shard epochs to ``generation``: former owners are fenced."""
-    for own in SERVICE_TABLES.values():
-        conn.execute(update(own.shard).values(epoch=generation * SPAN + own.shard.c.epoch % SPAN))
+def jump_to(conn: Connection, generation: int) -> None:
+    """Fence all owners of shards and relays, and advance the sequences of hosts, attempts, runs and deadlines."""
+    conn.execute(text(f"SELECT {t.SCHEMA}.jump_to(:generation)"), {"generation": generation})
 
 
-def set_relay(conn: Connection, package: str, epoch: int, cursor: int) -> bool:
-    """Fence the relay; whether it was behind ``cursor``.
+def set_relay(conn: Connection, package: str, cursor: int) -> bool:
+    """Whether the relay was behind ``cursor``.
 
     If so, its batch is dropped: the rows are unnumbered again. Its transactional id stays: a relay that took over
     since ``recover`` fenced the ids has this one, and the next relay fences it.
     """
     relay = SERVICE_TABLES[package].relay
     behind = conn.execute(select(relay.c.batch < cursor).with_for_update()).scalar_one()
-    conn.execute(update(relay).values(epoch=epoch, taken_epoch=epoch))
     if behind:
         conn.execute(update(relay).values(batch=cursor, batch_ids=[]))
     return bool(behind)
@@ -89,14 +75,6 @@ def drop(conn: Connection, package: str, ids: Collection[int]) -> None:
     box = SERVICE_TABLES[package].outbox
     if ids:
         conn.execute(delete(box).where(box.c.id == func.any(list(ids))))
-
-
-def raise_ids(conn: Connection, generation: int) -> None:
-    """Advance the sequences of hosts, attempts, runs and deadlines: new ids were never used before."""
-    for table in (t.host, attempt, run, t.deadline):
-        sequence = f"pg_get_serial_sequence('{t.SCHEMA}.{table.name}', 'id')"
-        last = conn.execute(text(f"SELECT coalesce(pg_sequence_last_value({sequence}::regclass), 0)")).scalar_one()
-        conn.execute(text(f"SELECT setval({sequence}, :id)"), {"id": jump(last, generation) + 1})
 
 
 _SEEN = Arrays("seen", id=BigInteger, attempt=Integer, publication=Integer)

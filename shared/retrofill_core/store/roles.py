@@ -94,6 +94,7 @@ def grant(conn: Connection, passwords: Mapping[str, str]) -> None:
                 elif (table, column := "lock_only" if right == "lock" else right) in there:
                     _run(conn, "GRANT UPDATE ({}) ON {} TO {}", column, (SCHEMA, table), service.role)
         _run(conn, "GRANT USAGE ON ALL SEQUENCES IN SCHEMA {} TO {}", SCHEMA, service.role)
+        _run(conn, "GRANT EXECUTE ON FUNCTION {}(bigint) TO {}", (SCHEMA, "begin_generation"), service.role)
 
 
 def _make_role(conn: Connection, role: str, password: str | None) -> None:

@@ -29,7 +29,7 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings
 from retrofill_core.store import recovery as store
 from retrofill_core.store.clock import database_now
-from retrofill_core.store.history import History, read_history
+from retrofill_core.store.history import SPAN, History, generation_of, read_history
 from retrofill_core.store.outbox import Outgoing, Stored, unpack_headers
 from retrofill_core.store.relays import relays
 from retrofill_core.store.tables import installation
@@ -85,7 +85,7 @@ def find(settings: Settings, engine: Engine) -> Found:
         if conflict is not None:
             signs.append(conflict.split(":")[0])
     numbers = [row.epoch for row in rows.values()] + [mark.taken for mark in marks.values()]
-    return Found(store.generation_of(numbers) + 1, tuple(signs), here)
+    return Found(max(map(generation_of, numbers)) + 1, tuple(signs), here)
 
 
 def recover(settings: Settings, engine: Engine, found: Found) -> Recovered:
@@ -93,15 +93,17 @@ def recover(settings: Settings, engine: Engine, found: Found) -> Recovered:
 
     Raises ``KafkaException`` or a database error; then run it again.
     """
-    epoch = found.generation * store.SPAN
+    epoch = found.generation * SPAN
     cursors = {name: fence(settings, service, epoch) for name, service in SERVICES.items()}
     crash_point("recover:fenced")
     done = Recovered(found.generation)
     with engine.begin() as conn:
-        # First, so that a service still running commits nothing more.
-        store.fence_owners(conn, found.generation)
+        # Before any change: only on the recorded timeline is one accepted.
+        store.record_history(conn, found.here)
+        # Next, so that a service still running commits nothing more.
+        store.jump_to(conn, found.generation)
         for name, service in SERVICES.items():
-            if store.set_relay(conn, service.package, epoch, cursors[name]):
+            if store.set_relay(conn, service.package, cursors[name]):
                 done.dropped[name] = _drop_published(conn, settings, service.package)
         reports = store.offsets(conn, Topic.RUN_REPORTS, RUN_STARTER.package)
         events = store.offsets(conn, Topic.RUN_EVENTS, PLANNER.package)
@@ -109,9 +111,7 @@ def recover(settings: Settings, engine: Engine, found: Found) -> Recovered:
         margin = (settings.max_lost_attempts + 2) * found.generation
         given_up = store.requeue_runs(conn, seen.attempts, seen.publications, margin)
         store.skip_reports(conn, {place: end for place, end in seen.ends.items() if place in reports})
-        store.raise_ids(conn, found.generation)
         store.publish(conn, RUN_STARTER.package, [one for row in given_up for one in _lost(row, conn)])
-        store.record_history(conn, found.here)
         done.requeued = len(given_up)
         crash_point("recover:before-commit")
     return done
@@ -248,7 +248,7 @@ def fence(settings: Settings, service: Service, epoch: int) -> int:
     client.produce(topic, key=TAKEN_KEY, value=mark, partition=CURSOR_PARTITION)
     client.flush(KAFKA_SECONDS)
     client.commit_transaction(KAFKA_SECONDS)
-    return read_cursor(settings, topic, "retrofill-recover", mark)
+    return read_cursor(settings, topic, "retrofill-recover", mark).cursor
 
 
 def _reader(settings: Settings) -> closing[Consumer]:

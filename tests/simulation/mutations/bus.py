@@ -14,6 +14,7 @@ from backfill_planner.handler import PlannerHandler
 from retrofill_core.bus import transaction
 from retrofill_core.bus.faults import Fault, classify
 from retrofill_core.bus.relay import relay
+from retrofill_core.bus.relay.cursor import Marks
 from retrofill_core.bus.relay.numbering import BATCH_BYTES, Batch, Last, Numbering
 from retrofill_core.bus.relay.relay import Relay
 from retrofill_core.bus.worker import batches, checks, context
@@ -104,7 +105,7 @@ def unknown_batch_is_dropped(patch: Patch) -> None:
 
 def unknown_batch_is_resent(patch: Patch) -> None:
     """The relay resends the last batch without checking whether it was published."""
-    patch(Relay, "_read_cursor", lambda self: 0)
+    patch(Relay, "_read_cursor", lambda self: Marks(0, 0))
 
 
 def no_looks_at_takeover(patch: Patch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -30,25 +30,25 @@ def read_end(settings: Settings, topic: str, client_id: str) -> int:
         return consumer.get_watermark_offsets(TopicPartition(topic, CURSOR_PARTITION), timeout=KAFKA_SECONDS)[1]
 
 
-def read_cursor(settings: Settings, topic: str, client_id: str, mark: bytes | None) -> int:
-    """The last published batch's number, ``read_committed`` up to ``mark``; 0 if there is none.
-
-    Without a mark, reads up to the topic's end at the time of the call. Raises ``KafkaException``.
-    """
+def read_cursor(settings: Settings, topic: str, client_id: str, mark: bytes) -> Marks:
+    """The marks before ``mark``, ``read_committed``; 0 for a missing value. Raises ``KafkaException``."""
     with _reading(settings, client_id) as consumer:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, CURSOR_PARTITION), timeout=KAFKA_SECONDS)
         back = 100
         while True:
             start = max(low, high - back)
-            found = last_cursor(consumer, TopicPartition(topic, CURSOR_PARTITION, start), mark)
-            if found is not None or start == low:
-                return int(found or 0)
+            found = marks_before(consumer, TopicPartition(topic, CURSOR_PARTITION, start), mark)
+            if (found.cursor and found.taken) or start == low:
+                return found
             back *= 10
 
 
 @dataclass(frozen=True)
 class Marks:
-    """A cursor topic's latest values: the last published batch, and the last relay's epoch."""
+    """A cursor topic's values: the last published batch, and the greatest epoch of a relay.
+
+    The relay of an old primary may come after that of its successor.
+    """
 
     cursor: int
     taken: int
@@ -70,7 +70,7 @@ def read_marks(settings: Settings, topics: Iterable[str], client_id: str) -> dic
             for topic, start in starts.items():
                 last = values[topic]
                 if last.keys() >= {CURSOR_KEY, TAKEN_KEY} or start == bounds[topic][0]:
-                    marks[topic] = Marks(int(last.get(CURSOR_KEY, 0)), int(last.get(TAKEN_KEY, 0)))
+                    marks[topic] = Marks(last.get(CURSOR_KEY, 0), last.get(TAKEN_KEY, 0))
             back *= 10
         return marks
 
@@ -86,15 +86,16 @@ def _bounds(consumer: Consumer, topic: str) -> tuple[int, int] | None:
         return None
 
 
-def _last_values(consumer: Consumer, starts: Mapping[str, int]) -> dict[str, dict[bytes, bytes]]:
-    """By topic, the last value of each key, from its start offset to its end."""
+def _last_values(consumer: Consumer, starts: Mapping[str, int]) -> dict[str, dict[bytes, int]]:
+    """By topic, the greatest value of each key, from its start offset to its end."""
     consumer.assign([TopicPartition(topic, CURSOR_PARTITION, start) for topic, start in starts.items()])
-    last: dict[str, dict[bytes, bytes]] = {topic: {} for topic in starts}
+    last: dict[str, dict[bytes, int]] = {topic: {} for topic in starts}
     unread = set(starts)
     while unread and (message := consumer.poll(KAFKA_SECONDS)) is not None:
         error, topic = message.error(), message.topic() or ""
         if error is None:
-            last[topic][message.key() or b""] = message.value() or b"0"
+            key = message.key() or b""
+            last[topic][key] = max(last[topic].get(key, 0), int(message.value() or 0))
         elif error.code() == KafkaError._PARTITION_EOF:
             unread.discard(topic)
         else:
@@ -104,25 +105,26 @@ def _last_values(consumer: Consumer, starts: Mapping[str, int]) -> dict[str, dic
     return last
 
 
-def last_cursor(consumer: Consumer, start: TopicPartition, mark: bytes | None) -> bytes | None:
-    """The last cursor from ``start`` up to ``mark``, or up to the end without one.
+def marks_before(consumer: Consumer, start: TopicPartition, mark: bytes) -> Marks:
+    """The marks from ``start`` up to ``mark``.
 
     Raises ``KafkaException``, also where the mark does not arrive in time.
     """
     consumer.assign([start])
-    last: bytes | None = None
+    found = Marks(0, 0)
     until = time.monotonic() + KAFKA_SECONDS
     while (message := consumer.poll(max(0.0, until - time.monotonic()))) is not None:
         error = message.error()
         if error is None:
+            value = message.value() or b"0"
             if message.key() == CURSOR_KEY:
-                last = message.value()
-            elif mark is not None and message.value() == mark:
-                return last
+                found = replace(found, cursor=int(value))
+            elif value == mark:
+                return found
+            elif message.key() == TAKEN_KEY:
+                found = replace(found, taken=max(found.taken, int(value)))
         elif error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
-        elif mark is None:
-            return last
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from sqlalchemy import Engine
@@ -27,17 +28,20 @@ from retrofill_core.bus.relay.cursor import (
     CURSOR_PARTITION,
     KAFKA_SECONDS,
     TAKEN_KEY,
+    Marks,
     read_cursor,
     read_end,
+    read_marks,
 )
 from retrofill_core.bus.relay.holds import Holds
 from retrofill_core.bus.relay.numbering import Batch, Numbering
 from retrofill_core.bus.relay.refusals import Narrow, Wait, decide
 from retrofill_core.bus.relay.reporting import report, stamp
 from retrofill_core.bus.relay.sending import Sending
+from retrofill_core.bus.went_back import old_primary
 from retrofill_core.contract.topics import Service
 from retrofill_core.settings import Settings
-from retrofill_core.store.history import PostgresWentBack
+from retrofill_core.store.history import SPAN, PostgresWentBack, generation_of
 from retrofill_core.store.outbox import Stored
 
 log = get_log(__name__)
@@ -176,21 +180,45 @@ class Relay(threading.Thread):
         self._membership.confirm(read_end(self._settings, self._topic, f"{self._instance}-cursor"))
         self._numbering.take_epoch()
         crash_point("relay:epoch-taken")
-        id = self._service.transactional_ids(self._settings.topic_prefix)[self._numbering.transactional]
-        client = self._producer(id)
+        ids = list(self._service.transactional_ids(self._settings.topic_prefix))
+        client = self._producer(ids.pop(self._numbering.transactional))
         self._fence(client)
         crash_point("relay:fenced")
-        self._mark(client)
-        cursor = self._read_cursor()
+        epoch = self._numbering.epoch
+        if self._begins_generation():
+            # Postgres may have lost that a predecessor changed its id. Marked first, so that one which takes over with
+            # another id from here on sees it.
+            self._mark(client, generation_of(epoch) * SPAN)
+            with ThreadPoolExecutor(len(ids)) as together:
+                list(together.map(lambda id: self._fence(self._producer(id)), ids))
+        self._mark(client, epoch)
+        marks = self._read_cursor()
         try:
-            batch = self._numbering.recover(cursor)
+            self._refuse_old_primary(client, marks)
+            batch = self._numbering.recover(marks.cursor)
         except PostgresWentBack as e:
             self._went_back(str(e))
             raise
         metrics.TAKEOVERS.labels("relay").inc()
         resending = 0 if batch is None else len(batch.rows)
-        log.info("relay_taken", epoch=self._numbering.epoch, cursor=cursor, resending=resending)
+        log.info("relay_taken", epoch=epoch, cursor=marks.cursor, resending=resending)
         return client, batch
+
+    def _begins_generation(self) -> bool:
+        """Whether no relay of this generation has taken over. An older answer of Kafka only fences too much."""
+        epoch = self._numbering.epoch
+        if generation_of(epoch) == 0:
+            return False
+        found = read_marks(self._settings, [self._topic], f"{self._instance}-cursor")
+        return self._topic not in found or found[self._topic].taken <= generation_of(epoch) * SPAN
+
+    def _refuse_old_primary(self, client: Producer, marks: Marks) -> None:
+        """Raises ``PostgresWentBack`` where another Postgres has begun a newer generation."""
+        epoch = self._numbering.epoch
+        if generation_of(marks.taken) > generation_of(epoch):
+            # For those who read only the last one.
+            self._mark(client, marks.taken)
+            raise PostgresWentBack(old_primary(self._service, marks.taken, epoch))
 
     def _fence(self, client: Producer) -> None:
         try:
@@ -216,14 +244,14 @@ class Relay(threading.Thread):
             },
         )
 
-    def _mark(self, client: Producer) -> None:
-        """Commit the epoch to the cursor topic; reading up to it proves that the cursor is current.
+    def _mark(self, client: Producer, epoch: int) -> None:
+        """Commit ``epoch`` to the cursor topic; reading up to it proves that the cursor is current.
 
         Without this mark, a broker that is still starting up could return an older cursor
         (``docs/decisions/relay-reads-its-own-mark.md``).
         """
         client.begin_transaction()
-        mark = str(self._numbering.epoch).encode()
+        mark = str(epoch).encode()
         client.produce(self._topic, key=TAKEN_KEY, value=mark, partition=CURSOR_PARTITION, headers=[])
         if client.flush(KAFKA_SECONDS) > 0:
             raise NotPublished(
@@ -232,7 +260,7 @@ class Relay(threading.Thread):
             )
         client.commit_transaction(KAFKA_SECONDS)
 
-    def _read_cursor(self) -> int:
+    def _read_cursor(self) -> Marks:
         mark = str(self._numbering.epoch).encode()
         return read_cursor(self._settings, self._topic, f"{self._instance}-cursor", mark)
 

@@ -1,4 +1,4 @@
-"""The first schema, as plain SQL in the file beside this one."""
+"""The first schema, as plain SQL in the files beside this one."""
 
 from pathlib import Path
 
@@ -9,7 +9,8 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make all tables."""
+    """Make all tables, and the functions that need more than a statement."""
     for statement in Path(__file__).with_name("v0001_initial.sql").read_text().split(";\n"):
         if statement.strip():
             op.execute(statement)
+    op.get_bind().exec_driver_sql(Path(__file__).with_name("v0001_timelines.sql").read_text().replace("%", "%%"))
