@@ -65,7 +65,6 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             retrying.retries_ended_backfills,
             retrying.replaced_runs_count,
             bus.no_looks_at_takeover,
-            bus.dead_reports_have_no_consequence,
             starting.ranges_are_retried_whole,
             starting.ranges_fail_as_one,
             limiting.late_runs_go_on,

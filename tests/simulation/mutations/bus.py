@@ -21,7 +21,6 @@ from retrofill_core.bus.worker.batches import Batches
 from retrofill_core.store import backfills, outbox
 from retrofill_core.store.tables import SERVICE_TABLES
 from run_starter.claims.checks import Claims
-from run_starter.handler import StarterHandler
 from tests.simulation.mutations.patch import Patch
 
 
@@ -165,8 +164,3 @@ def events_outside_the_transaction(patch: Patch) -> None:
 
     patch(outbox, "insert_rows", insert_later)
     patch(context, "shard_transaction", in_two)
-
-
-def dead_reports_have_no_consequence(patch: Patch) -> None:
-    """A report that cannot be read only becomes a dead letter."""
-    patch(StarterHandler, "dead", lambda self, tx, record, reason: None)
