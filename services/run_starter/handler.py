@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from retrofill.errors import kind_and_line
 from retrofill_core.attempt_logs.files import folder_of
 from retrofill_core.bus.clients import producer
+from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.faults import Conflict, Fault, Poison, classify, needing_rows
 from retrofill_core.bus.handler import Handler, Received
 from retrofill_core.bus.observability import metrics
@@ -46,6 +47,7 @@ from run_starter.host.log_page import LogPage
 from run_starter.host.report_wire import ReportWire
 from run_starter.host.seats import Seats
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, backfills_in, key_in, pipeline_key, pipelines_in
+from run_starter.reports.dead import fail_run
 from run_starter.reports.handling import handle_reports
 from run_starter.reports.leases import Leases
 
@@ -130,6 +132,18 @@ class StarterHandler(Handler):
                 self._hint(tx, one)
         if freed > self._claim_at_once(tx):
             tx.notify(hosts.SEAT_CHANNEL, [""])
+
+    def dead(self, tx: Transaction, record: Record, reason: str) -> None:
+        """A report that cannot be applied fails its run: its driver would wait for an answer for ever."""
+        if record.topic == Topic.RUN_REPORTS:
+            fail_run(
+                tx,
+                record,
+                reason,
+                self._definitions,
+                max_lost_attempts=self._context.settings.max_lost_attempts,
+                partitions=self._context.partitions,
+            )
 
     def _claim_at_once(self, tx: Transaction) -> int:
         """Start the next runs in the transaction in which others ended: it saves a commit.

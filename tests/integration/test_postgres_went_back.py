@@ -280,7 +280,7 @@ def test_a_run_that_had_timed_out_is_not_marked_when_it_is_queued_again(installa
     id = installation.request("p", "2020-01-02", "2020-01-02")
     until(lambda: installation.runs_by_state(id).get("running") == 1, "it runs")
     kill_all(installation)
-    # As ``mark_timed_out`` leaves it until its attempt has ended.
+    # As ``mark_failing`` leaves it until its attempt has ended.
     installation.query('UPDATE run SET error = \'{"type": "RunTimedOut", "message": "too late"}\' RETURNING id')
     assert recover(installation, "--yes").returncode == 0
     assert installation.query("SELECT state, error, times_out_at FROM run") == [

@@ -290,7 +290,7 @@ def test_a_marked_run_has_no_limit_until_it_begins_again(both: Both) -> None:
         ("a", limits),
         ("a", begin_again),
         ("a", limits),
-        ("a", lambda conn: runs.mark_timed_out(conn, {1: LATE, 3: LATE})),
+        ("a", lambda conn: runs.mark_failing(conn, {1: LATE, 3: LATE})),
         ("a", lambda conn: attempts.mark_release_requested(conn, [1])),
         ("a", limits),
         ("a", lambda conn: runs.move(conn, RunState.QUEUED, [split], {}, [RunState.RUNNING])),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from retrofill_core.bus.envelope import headers_of, wire_headers
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.contract.base import Message
-from retrofill_core.contract.runs import AttemptHeartbeat
+from retrofill_core.contract.runs import SUBJECT, AttemptHeartbeat, RunReport, subject_of
 from retrofill_core.contract.topics import Topic
 from retrofill_core.store.history import SPAN
 from retrofill_core.store.tables import SERVICE_TABLES
@@ -160,14 +160,18 @@ class Servers:
         world = self._world
         if value is None or not any(topic in service.reads for service in world.services):
             return value
+        ce_id = (dict(headers).get("ce_id") or b"").decode()
+        if ce_id in world.poison:
+            return value
         world.broker.spoil = None
-        world.lost[(dict(headers)["ce_id"] or b"").decode()] = value
+        world.lost[ce_id] = value
         return LOST
 
 
 def wire(message: Message, source: str) -> list[tuple[str, bytes | None]]:
     """Kafka headers of a message from ``source``."""
-    return [(n, v.encode()) for n, v in wire_headers(headers_of(message, source)) if isinstance(v, str)]
+    about = {SUBJECT: subject_of(message)} if isinstance(message, RunReport) else {}
+    return [(n, v.encode()) for n, v in wire_headers(headers_of(message, source) | about) if isinstance(v, str)]
 
 
 def body_of(value: bytes | None) -> dict[str, Any]:

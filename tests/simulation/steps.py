@@ -37,10 +37,14 @@ def drain(world: World, scenario: Scenario | None = None) -> None:
 
 
 def lose(world: World, kind: str) -> None:
-    """From now on, events of this type become dead letters."""
+    """From now on, events and reports of this type become dead letters."""
 
     def spoil(topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None) -> bytes | None:
-        if body_of(value).get("type") != kind or topic not in (Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS):
+        if body_of(value).get("type") != kind or topic not in (
+            Topic.BACKFILL_EVENTS,
+            Topic.RUN_EVENTS,
+            Topic.RUN_REPORTS,
+        ):
             return value
         world.lost[(dict(headers)["ce_id"] or b"").decode()] = value or b""
         return LOST

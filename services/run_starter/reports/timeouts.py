@@ -47,7 +47,7 @@ def interrupt(tx: Transaction, definitions: Definitions, moment: datetime) -> bo
         return False
     known = definitions.of(tx.conn, {row.backfill_id for row in over})
     errors = {row.id: _error(row, live[present(row.attempt_id)], known.get(row.backfill_id)) for row in over}
-    runs.mark_timed_out(tx.conn, {id: error.model_dump(exclude_none=True) for id, error in errors.items()})
+    runs.mark_failing(tx.conn, {id: error.model_dump(exclude_none=True) for id, error in errors.items()})
     ended = {present(row.attempt_id) for row in over}
     attempts.mark_release_requested(tx.conn, ended)
     tx.notify(attempts.ATTEMPT_CHANNEL, sorted(ended))

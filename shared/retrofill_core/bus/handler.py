@@ -55,6 +55,9 @@ class Handler:
         """Decide on a batch and apply it. May be called again after a rollback."""
         raise NotImplementedError
 
+    def dead(self, tx: Transaction, record: Record, reason: str) -> None:
+        """A message became a dead letter in this transaction, before the batch is handled."""
+
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:
         """Decide from the rows, for one group of keys. May call ``tx.schedule_check``."""
 

@@ -24,6 +24,11 @@ CLOUD_EVENT: Document = {
             "description": "The service or client that published it",
         },
         "ce_time": {"type": "string", "format": "date-time", "description": "When it was published"},
+        "ce_subject": {
+            "type": "string",
+            "pattern": "^attempts/[0-9]+/runs/[0-9]+$",
+            "description": "Of a driver's report about a run: which attempt and run",
+        },
         "content-type": {"type": "string", "const": "application/json", "description": "Media type of the value"},
         "traceparent": {
             "type": "string",

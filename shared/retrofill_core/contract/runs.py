@@ -120,6 +120,14 @@ class RunReport(Report):
     )
 
 
+# Of a report about a run, the header that says which one, however its value reads.
+SUBJECT = "ce_subject"
+
+
+def subject_of(report: RunReport) -> str:
+    return f"attempts/{report.attempt_id}/runs/{report.run_id}"
+
+
 class RunBegan(RunReport):
     """The driver begins the run."""
 

@@ -63,13 +63,13 @@ def move(
     return len(transition(conn, MACHINE, run, to, rows, guard=guard, from_states=from_states, values=values))
 
 
-_TIMED_OUT = Arrays("over", id=BigInteger, error=run.c.error.type)
-_MARK = update(run).where(run.c.id == _TIMED_OUT.c.id, in_state(run, RunState.RUNNING)).values(error=_TIMED_OUT.c.error)
+_FAILING = Arrays("over", id=BigInteger, error=run.c.error.type)
+_MARK = update(run).where(run.c.id == _FAILING.c.id, in_state(run, RunState.RUNNING)).values(error=_FAILING.c.error)
 
 
-def mark_timed_out(conn: Connection, errors: Mapping[int, Mapping[str, Any]]) -> None:
-    """Mark locked running runs as timed out: they fail with these errors once their attempt has ended."""
-    conn.execute(_MARK, _TIMED_OUT.values(id=errors, error=errors.values()))
+def mark_failing(conn: Connection, errors: Mapping[int, Mapping[str, Any]]) -> None:
+    """Mark locked running runs: they fail with these errors once their attempt has ended."""
+    conn.execute(_MARK, _FAILING.values(id=errors, error=errors.values()))
 
 
 _QUEUED = (

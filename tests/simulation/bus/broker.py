@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import Topic
 from tests.simulation.memory.turns import Turns
 
 Headers = list[tuple[str, bytes | None]]
@@ -118,7 +119,7 @@ class Broker:
         self.delay = delay
         # Whether the broker is unreachable.
         self.down = False
-        # Changes values that transactions publish.
+        # Changes values that services and drivers publish.
         self.spoil: Callable[[str, Headers, bytes | None], bytes | None] | None = None
         self.topics: dict[str, list[Partition]] = {}
         self.ids: dict[str, str] = {}
@@ -162,7 +163,7 @@ class Broker:
             partition = partition_of(key or b"", len(logs))
         if transaction is not None:
             transaction.partitions.add((topic, partition))
-        if self.spoil is not None and transaction is not None:
+        if self.spoil is not None and (transaction is not None or topic == Topic.RUN_REPORTS):
             value = self.spoil(topic, headers, value)
         entry = Entry(key, value, headers, int(self.turns.now * 1000), transaction)
         logs[partition].entries.append(entry)

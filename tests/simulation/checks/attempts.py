@@ -12,11 +12,16 @@ from run_starter.executors import LaunchRequest, RunToDo
 from tests.simulation.checks.base import LIVE, Check, Values, changed
 from tests.simulation.checks.clock import ended_early
 from tests.simulation.memory.rows import Tx
+from tests.simulation.servers import LOST
 
 if TYPE_CHECKING:
     from tests.simulation.bus.broker import Entry
     from tests.simulation.drivers import Driver
     from tests.simulation.world import World
+
+
+# Errors that end an attempt because of one of its runs.
+MARKS = ("RunTimedOut", "ReportRefused")
 
 
 class Attempts(Check):
@@ -39,6 +44,12 @@ class Attempts(Check):
     def appended(self, topic: str, partition: int, entry: Entry) -> None:
         """Record a report that reached Kafka."""
         if topic != Topic.RUN_REPORTS or entry.value is None or self.world.is_poison(entry):
+            return
+        if entry.value == LOST:
+            if (subject := dict(entry.headers).get("ce_subject")) is not None:
+                _, attempt, _, run = subject.decode().split("/")
+                self.said[int(attempt), int(run), "any"] += 1
+                self.said[int(attempt), int(run), "dead"] += 1
             return
         body = json.loads(entry.value)
         attempt, run = body["attempt_id"], body.get("run_id", 0)
@@ -89,7 +100,8 @@ class Attempts(Check):
             self.require(new["accepted_attempt"] == attempt, lambda: f"{new} was accepted of another attempt")
         unsaid = ("DriverLost", "RunTimedOut")
         if state == "succeeded" or (state == "failed" and (new["error"] or {}).get("type") not in unsaid):
-            said = self.said[attempt, run, state]
+            dead = (new["error"] or {}).get("type") == "ReportRefused"
+            said = self.said[attempt, run, "dead" if dead else state]
             self.require(said > 0, lambda: f"run {run} {state} though attempt {attempt} did not say so")
         if old["state"] in LIVE and state == "cancelled":
             mine = self.row("attempt", "id", attempt)
@@ -117,7 +129,7 @@ class Attempts(Check):
         attempt = self.row("attempt", "id", old["attempt_id"])
         self.require(
             not attempt["release_requested"]
-            or (attempt["outcome"] == "failed" and (attempt["error"] or {}).get("type") == "RunTimedOut")
+            or (attempt["outcome"] == "failed" and (attempt["error"] or {}).get("type") in MARKS)
             or (new["lost_attempts"], new["range_limit"]) == (old["lost_attempts"], old["range_limit"]),
             lambda: f"a run pays for the end of {attempt}: {old} to {new}",
         )

@@ -48,7 +48,7 @@ class Endings(Check):
         if run["state"] == "succeeded":
             does = (fixed or not fails) and not hangs
             self.require(does, lambda: f"run {run} succeeded though its code does not")
-        elif run["state"] == "failed" and run["error"]["type"] not in ("DriverLost", "RunTimedOut"):
+        elif run["state"] == "failed" and run["error"]["type"] not in ("DriverLost", "RunTimedOut", "ReportRefused"):
             fails = hangs if run["error"]["type"] == "TaskTimedOut" else fails
             fails = fails or (run["error"]["type"] == "TableRefuses" and interval in self.world.refusing)
             self.require(fails, lambda: f"run {run} failed though its code does not")

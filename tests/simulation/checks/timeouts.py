@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from retrofill_core.contract.topics import Topic
 from tests.simulation.checks.base import Check, Values
 from tests.simulation.memory.rows import Step, Tx
+from tests.simulation.servers import LOST
 
 if TYPE_CHECKING:
     from tests.simulation.bus.broker import Entry
@@ -46,6 +47,8 @@ class Timeouts(Check):
     def _appended(self, topic: str, partition: int, entry: Entry) -> None:
         if topic != Topic.RUN_REPORTS or entry.value is None or self.world.is_poison(entry):
             return
+        if entry.value == LOST:
+            return
         body = json.loads(entry.value)
         if body["type"] in ("RunStaged", "RunReported"):
             offset = self.world.broker.topics[topic][partition].high_watermark - 1
@@ -73,7 +76,7 @@ class Timeouts(Check):
     def _step(self, step: Step, old: Values, new: Values, over: set[int]) -> None:
         if (old["state"], new["state"]) == ("starting", "running"):
             self._begins(old, new)
-        elif old["state"] == new["state"] == "running" and old["error"] != new["error"]:
+        elif old["state"] == new["state"] == "running" and (new["error"] or {}).get("type") == "RunTimedOut":
             self._marked(new)
         elif old["state"] == "running" != new["state"]:
             self._left(old, new, over)

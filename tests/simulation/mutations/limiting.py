@@ -32,7 +32,7 @@ def times_out_by_the_clock(patch: Patch) -> None:
 
 def fails_before_its_driver_has_ended(patch: Patch) -> None:
     """A run that timed out fails at once, though its driver still works."""
-    mark = runs.mark_timed_out
+    mark = runs.mark_failing
 
     def end(conn: Any, errors: Any) -> None:
         mark(conn, errors)
@@ -40,7 +40,7 @@ def fails_before_its_driver_has_ended(patch: Patch) -> None:
         values = {"finished_at": database_now(conn)}
         runs.move(conn, "failed", rows, values, from_states=["running"], guard=())
 
-    patch(runs, "mark_timed_out", end)
+    patch(runs, "mark_failing", end)
 
 
 def late_runs_are_tried_again(patch: Patch) -> None:

@@ -17,7 +17,7 @@ from retrofill_core.bus.faults import Fault, Fenced, classify, needing_rows
 from retrofill_core.bus.handler import Hold, Received
 from retrofill_core.bus.inbox import End
 from retrofill_core.bus.observability import metrics
-from retrofill_core.bus.transaction import Move, move_offsets
+from retrofill_core.bus.transaction import Move, Transaction, move_offsets
 from retrofill_core.bus.worker.context import WorkerContext
 from retrofill_core.bus.worker.deaths import DEATHS
 from retrofill_core.bus.worker.failures import Failures, short
@@ -138,6 +138,7 @@ class Batches:
             crash_point("batch:begun")
             for letter in work.dead:
                 tx.dead_letter(letter.record, letter.reason)
+                self._buried(tx, letter)
             for copy in work.misplaced:
                 tx.republish(copy.record, copy.key, copy.ce_id)
             for one in work.received:
@@ -154,6 +155,16 @@ class Batches:
         for letter in work.dead:
             metrics.DEAD_LETTERS.labels(letter.record.topic).inc()
             log.warning("dead_letter", topic=letter.record.topic, offset=letter.record.offset, reason=letter.reason)
+
+    def _buried(self, tx: Transaction, letter: Dead) -> None:
+        """Tell the handler. Its data may be as bad as the letter's, which must not stay for that."""
+        try:
+            with needing_rows(), tx.savepoint():
+                self._context.handler.dead(tx, letter.record, letter.reason)
+        except Exception as e:
+            if classify(e) is not Fault.POISON:
+                raise
+            log.error("dead_letter_without_consequence", topic=letter.record.topic, error=short(e))
 
     def _landed(self, shard: Shard, work: Work) -> None:
         shard.failures = 0
