@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from tests.chaos import clock_fault, driver_faults, overload, scenarios, server_faults, several
+from tests.chaos import clock_fault, driver_faults, outages, overload, scenarios, server_faults, several
 from tests.chaos.crew import NAMES
 from tests.chaos.plays import PLAYS
 from tests.chaos.scenarios import Scenario
@@ -35,6 +35,8 @@ SMALLER: Mapping[str, Scenario] = {
     "drivers-frozen": partial(driver_faults.drivers_frozen, count=2),
     "several": partial(several.several, rounds=2),
     "kafka-killed": partial(server_faults.kafka_killed, count=1),
+    # In real time.
+    "kafka-away": partial(outages.kafka_away, lease=60.0, away=(10.0, 20.0, 60.0, 180.0)),
     "postgres-killed": partial(server_faults.postgres_killed, count=2),
     "commits-broken": _of(2, server_faults.commits_broken),
     "postgres-line": _of(1, server_faults.postgres_line),
