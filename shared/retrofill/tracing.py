@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Iterator
 
 log = logging.getLogger(__name__)
@@ -29,13 +29,10 @@ def configure_tracing(service: str) -> None:
     Call once, before the first span.
     """
     global _provider
-    if not any(os.environ.get(name) for name in ENDPOINTS):
+    if not _is_configured():
         return
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        OTLPSpanExporter, Resource, TracerProvider, BatchSpanProcessor = _classes()
     except ImportError as e:
         log.error(
             "no_tracing: %s: install opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http here (for services: "
@@ -46,6 +43,26 @@ def configure_tracing(service: str) -> None:
     name = os.environ.get("OTEL_SERVICE_NAME", service)
     _provider = TracerProvider(resource=Resource.create({"service.name": name, "service.namespace": "retrofill"}))
     _provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+
+
+def preload() -> None:
+    """Import what an exporter needs, if one is configured. Starts no threads, so the process can still fork."""
+    if _is_configured():
+        with suppress(ImportError):  # ``configure_tracing`` says so
+            _classes()
+
+
+def _is_configured() -> bool:
+    return any(os.environ.get(name) for name in ENDPOINTS)
+
+
+def _classes() -> tuple[Any, Any, Any, Any]:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    return OTLPSpanExporter, Resource, TracerProvider, BatchSpanProcessor
 
 
 def parent_of(headers: dict[str, str]) -> str | None:

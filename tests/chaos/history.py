@@ -16,6 +16,7 @@ from tests.chaos import audit
 from tests.chaos.work import PART, label
 from tests.support.events import Event
 from tests.support.installation import Installation
+from tests.support.manners import ENDS_OF_ALL
 
 Row = dict[str, Any]
 # Key prefix of the workload's poison messages.
@@ -55,6 +56,8 @@ class Wish:
     reprocess: str = "none"
     hanging: frozenset[str] = frozenset()
     """Days whose runs never end by themselves."""
+    manners: Mapping[str, str] = field(default_factory=dict)
+    """What the code of a day does to its process (``tests/support/manners.py``)."""
     budgets: tuple[int, ...] = ()
     """Failed runs that the request allows, and each resume after it until one allows any number."""
     step: timedelta = timedelta(days=1)
@@ -65,6 +68,11 @@ class Wish:
         start = datetime.combine(self.first, time(), UTC)
         end = datetime.combine(self.last, time(), UTC) + timedelta(days=1)
         return [start + n * self.step for n in range((end - start) // self.step)]
+
+    @property
+    def fails(self) -> set[str]:
+        """Days whose runs do not succeed."""
+        return {*self.failing, *self.hanging, *(day for day, what in self.manners.items() if ENDS_OF_ALL.get(what))}
 
     @property
     def days(self) -> list[str]:

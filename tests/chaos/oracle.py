@@ -15,6 +15,7 @@ from tests.chaos.promises import (
     deadlines,
     leftovers,
     limits,
+    manners,
     messages,
     outputs,
     poison,
@@ -42,6 +43,7 @@ PROMISES: dict[str, Promise] = {
         leftovers,
         outputs,
         users_limits,
+        manners,
     )
     for promise in family.PROMISES
 }

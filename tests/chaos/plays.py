@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.chaos import (
+    bad_manners,
     clock_fault,
     disk,
     driver_faults,
@@ -32,6 +33,7 @@ LONG: dict[str, Scenario] = {
     "drivers-without-kafka": driver_faults.drivers_without_kafka,
     "preempted": preemption.preempted,
     "users-limits": users_limits.users_limits,
+    "bad-manners": bad_manners.bad_manners,
     "several": several.several,
     "kafka-killed": server_faults.kafka_killed,
     "kafka-away": outages.kafka_away,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from tests.chaos import clock_fault, driver_faults, outages, overload, scenarios, server_faults, several
+from tests.chaos import bad_manners, clock_fault, driver_faults, outages, overload, scenarios, server_faults, several
 from tests.chaos.crew import NAMES
 from tests.chaos.plays import PLAYS
 from tests.chaos.scenarios import Scenario
@@ -33,6 +33,7 @@ SMALLER: Mapping[str, Scenario] = {
     "scaling": partial(scenarios.scaling, most=3),
     "drivers": partial(scenarios.drivers, count=8),
     "drivers-frozen": partial(driver_faults.drivers_frozen, count=2),
+    "bad-manners": partial(bad_manners.bad_manners, of_ranges=3, large=()),
     "several": partial(several.several, rounds=2),
     "kafka-killed": partial(server_faults.kafka_killed, count=1),
     # In real time.

@@ -3,7 +3,7 @@ processes ranges too.
 
 Drivers import this file. ``conf`` has ``pipeline``, ``folder``, ``seconds`` (duration of a run),
 ``awaits`` (a file in the folder; its duration begins when that is there), ``failing`` (logical dates
-that fail) and ``hanging`` (those that never end).
+that fail), ``hanging`` (those that never end) and ``manners`` (what those with bad ones do, once they have staged).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from retrofill import Pipeline
+from tests.support.manners import DO
 
 TICK_SECONDS = 0.05
 PART = "part-0"
@@ -50,6 +51,9 @@ def only(run: Any) -> None:
         for day, interval in days.items():
             stage(run, folder, str(run.conf["pipeline"]), day, interval)
         note(log, run, list(days))
+        for day in days:
+            if what := run.conf["manners"].get(day):
+                DO[what]()
     finally:
         os.close(log)
 

@@ -287,6 +287,7 @@ def request_of(wish: Wish, folder: Path) -> BackfillRequested:
         "awaits": wish.awaits,
         "failing": sorted(wish.failing),
         "hanging": sorted(wish.hanging),
+        "manners": wish.manners,
     }
     return BackfillRequested.model_validate(
         {

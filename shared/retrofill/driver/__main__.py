@@ -65,7 +65,7 @@ from retrofill.driver.session import ConnectSessions, Sessions, choose_connect
 from retrofill.driver.setup import set_up
 from retrofill.protocol.facts import SparkApplication, as_json
 from retrofill.protocol.launch import Launch
-from retrofill.tracing import flush
+from retrofill.tracing import flush, preload
 
 
 def main() -> None:
@@ -141,6 +141,8 @@ def warm_up() -> None:
     import pyspark.sql.connect.session
     import pyspark.sql.functions
     import pyspark.sql.types  # noqa: F401
+
+    preload()
 
 
 if __name__ == "__main__":

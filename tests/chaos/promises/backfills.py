@@ -100,9 +100,7 @@ def _outcomes(
     for run in runs:
         day = label(run["interval_start"])
         may_be_cancelled = stops or run["id"] in by_itself
-        expected = {"failed" if day in wish.failing | wish.hanging else "succeeded"} | (
-            {"cancelled"} if may_be_cancelled else set()
-        )
+        expected = {"failed" if day in wish.fails else "succeeded"} | ({"cancelled"} if may_be_cancelled else set())
         if run["state"] not in expected:
             yield f"{wish.id}: {day} is {run['state']} instead of {' or '.join(sorted(expected))}"
     state = "cancelled" if asked else "failed" if states["failed"] or states["cancelled"] else "succeeded"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import http.server
+import os
 import subprocess
 import sys
 import threading
@@ -92,3 +93,18 @@ def test_nothing_of_opentelemetry_is_imported_where_no_exporter_is_set() -> None
 @pytest.mark.parametrize("header", ["", "00-0-0-01", TRACE.upper(), f"00-{'0' * 32}-b7ad6b7169203331-01", TRACE + "x"])
 def test_a_context_that_is_not_sound_is_as_good_as_none(header: str) -> None:
     assert tracing.parent_of({"traceparent": header}) is None
+
+
+PRELOADS = """
+import sys, threading
+from retrofill.tracing import preload
+preload()
+print("opentelemetry.sdk.trace.export" in sys.modules, threading.active_count())
+"""
+
+
+@pytest.mark.parametrize("address", ["", "http://127.0.0.1:1"])
+def test_what_exports_spans_is_imported_before_the_fork_if_at_all(address: str) -> None:
+    environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": address}
+    done = subprocess.run([sys.executable, "-c", PRELOADS], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{bool(address)} 1\n"
