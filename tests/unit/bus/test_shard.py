@@ -51,6 +51,31 @@ class TestBatch:
         fill(shard, record(0, "b"), record(5), record(6), record(1, "b"))
         assert offsets(shard.batch(3, 0.0)) == [("a", 5), ("a", 6), ("b", 0)]
 
+    @pytest.mark.parametrize(
+        ("of_a", "of_b", "limit", "taken"),
+        [
+            (500, 500, 10, (5, 5)),
+            (500, 2, 10, (8, 2)),
+            (3, 500, 10, (3, 7)),
+            (500, 1, 3, (2, 1)),
+            (500, 500, 1, (1, 0)),
+        ],
+    )
+    def test_no_topic_takes_what_another_needs_nor_leaves_what_none_needs(self, shard, of_a, of_b, limit, taken):
+        fill(shard, *(record(5 + n) for n in range(of_a)), *(record(n, "b") for n in range(of_b)))
+        found = [item.topic for item in shard.batch(limit, 0.0)]
+        assert (found.count("a"), found.count("b")) == taken
+
+    def test_topics_share_the_bytes(self, shard):
+        large = [
+            Record(topic, 0, n, b"k", b"x" * 99, {}, (), 0)
+            for topic, first in (("a", 5), ("b", 0))
+            for n in range(first, first + 9)
+        ]
+        fill(shard, *large)
+        found = [item.topic for item in shard.batch(9, 0.0, max_bytes=large[0].size * 4)]
+        assert (found.count("a"), found.count("b")) == (2, 2)
+
     def test_a_full_batch_still_takes_ends_that_come_before_any_message(self, shard):
         fill(shard, record(5), end(3, "b"), record(3, "b"), end(4, "b"))
         assert offsets(shard.batch(1, 0.0)) == [("a", 5), ("b", 3)]

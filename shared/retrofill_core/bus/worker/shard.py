@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import count
+from itertools import count, islice
 
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.inbox import End
@@ -39,6 +39,10 @@ class TopicQueue:
     refused: int = 0  # tries in a row in which the first message needed a locked row
     problem: str | None = None  # the last of them
     read_to: int = 0  # offset of the last end with everything before it handled
+
+    def records(self, most: int) -> int:
+        """The number of queued messages, of at most so many items."""
+        return sum(isinstance(item, Record) for item in islice(self.items, most))
 
     def hold(self, until: float) -> None:
         """Handle nothing before ``until``. The first message was not tried, or needs no locked row."""
@@ -134,14 +138,21 @@ class Shard:
     def batch(self, limit: int, now: float, max_bytes: int = BATCH_BYTES) -> Iterator[Record | End]:
         """The next items, topic by topic; they stay queued until ``done``.
 
-        At most ``limit`` messages and ``max_bytes``, but at least one message.
+        At most ``limit`` messages and ``max_bytes``, but at least one message. Each topic has its share of both, and what the
+        others leave: hundreds of waiting requests keep no report waiting.
         """
-        taken = size = 0
-        for queue in self._open(now):
-            limit = 1 if queue.refused else limit
+        queues = self._open(now)
+        limit = 1 if any(queue.refused for queue in queues) else limit
+        waiting = [queue.records(limit) for queue in queues]
+        busy = max(1, sum(map(bool, waiting)))
+        share, taken, size = limit // busy, 0, 0
+        for number, queue in enumerate(queues):
+            others = waiting[number + 1 :]
+            room = limit - sum(min(share, each) for each in others)
+            most_bytes = max_bytes * (busy - sum(map(bool, others))) // busy
             for item in queue.items:
                 if isinstance(item, Record):
-                    if taken >= limit or (taken and size + item.size > max_bytes):
+                    if taken >= room or (taken and size + item.size > most_bytes):
                         break
                     taken += 1
                     size += item.size
