@@ -120,7 +120,7 @@ def test_what_is_left_of_the_lease_counts_from_before_the_question(world: World)
 
 def test_work_that_outlasts_what_is_left_of_the_lease_ends_with_it(world: World) -> None:
     world.launch(wait=True)
-    world.say({"begin": 1.0})
+    world.say({"begin": 2.0})
     assert world_module(world).begun.wait(10)
     assert world.left.get(timeout=10) == LEASE_OVER
     world_module(world).go.set()
