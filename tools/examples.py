@@ -79,6 +79,8 @@ DEFINITION: Example = {
             "retry_delay_seconds": 30.0,
             "timeout_seconds": 600.0,
             "sparse": True,
+            "writes_nothing": True,
+            "stages": False,
         },
         {
             "name": "publish",

@@ -39,6 +39,9 @@ class Budgets(Check):
                 # What was committed meanwhile cannot have been known.
                 used_up = self._used_up(new, tx.began)
                 self.require(not used_up, lambda: f"{new} was resumed with a used-up budget")
+            if old["state"] == "in_review" and new["state"] == "running":
+                # An approval brings no budget: runs that are retried after it are held up again.
+                del self._pauses[new["id"], new["resumed_at"]]
         for event in inserted(tx, OUTBOX):
             if b'"cause":"budget"' in (event["value"] or b""):
                 self._paused(json.loads(event["value"])["backfill_id"], moved)

@@ -123,7 +123,7 @@ def starts_the_last_first(patch: Patch) -> None:
 
 def claims_of_paused_backfills(patch: Patch) -> None:
     """A backfill keeps starting runs although a failed run should stop it."""
-    patch(claims, "failed_since_resume", false)
+    patch(claims, "failed_since_resume", lambda of=None: false())
     patch(claims, "_CLAIMANTS", claims._claimants())
 
 
@@ -136,9 +136,11 @@ def loss_by_assignment(patch: Patch) -> None:
     """The runs of a lost attempt are queued again from any state."""
     end_attempt = Fold._end_attempt
 
-    def end(self: Any, row: Any, outcome: AttemptOutcome, error: Any, begun: Any, cost: Any = None) -> None:
+    def end(
+        self: Any, row: Any, outcome: AttemptOutcome, error: Any, begun: Any, cost: Any = None, **more: Any
+    ) -> None:
         mine = [one for one in self._runs.values() if one.attempt_id == row.id]
-        end_attempt(self, row, outcome, error, begun, cost)
+        end_attempt(self, row, outcome, error, begun, cost, **more)
         if outcome != AttemptOutcome.DONE:
             for one in mine:
                 self.outcome.runs[one.id] = [Requeue(error, (), False)]
@@ -158,7 +160,7 @@ def loss_by_assignment(patch: Patch) -> None:
 def begun_is_forgotten(patch: Patch) -> None:
     """A silent attempt is taken for one that began nothing."""
 
-    def lose(self: Any, attempt_id: int, error: Any) -> Any:
+    def lose(self: Any, attempt_id: int, error: Any, **_: Any) -> Any:
         self._end_attempt(self._attempts[attempt_id], AttemptOutcome.LOST, error, None)
         return self.outcome
 
