@@ -28,8 +28,21 @@ def on_signals(numbers: Sequence[int], work: Callable[[int], object]) -> None:
     # Written whichever thread gets the signal: the main one may wait for a lock, and not be woken. If the
     # pipe is full, there is enough to do.
     signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-    # Python's pools end their processes with SIGTERM, and the pipe is this process's.
-    os.register_at_fork(after_in_child=lambda: _leave_to_default(numbers))
+    # Python's pools end their processes with SIGTERM, also before they do anything, and the pipe is this process's. Masks
+    # are of threads, and all of this is called in the one that forks.
+    masks = threading.local()
+
+    def hold() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+    def let() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def let_in_child() -> None:
+        _leave_to_default(numbers)
+        let()
+
+    os.register_at_fork(before=hold, after_in_parent=let, after_in_child=let_in_child)
     threading.Thread(target=serve, name="signals", daemon=True).start()
 
 
