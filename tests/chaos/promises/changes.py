@@ -83,18 +83,21 @@ def live_runs_are_part_of_live_attempts(history: History) -> Iterator[str]:
                 attempt_of[change["id"]] = change["attempt_id"]
                 runs_of[change["attempt_id"]].add(change["id"])
                 touched.add(change["attempt_id"])
-                if not _has(attempts.get(change["attempt_id"]), runs.get(change["id"], {})):
+                if not _has(attempts.get(change["attempt_id"]), runs.get(change["id"], {}), change["to"]):
                     yield f"run {change['id']} became {change['to']} in attempt {change['attempt_id']}, which had not got it"
         for attempt in touched:
             if runs_of[attempt] and str(attempt) not in live:
                 yield f"attempt {attempt} is over, and its runs {sorted(runs_of[attempt])} are live"
 
 
-def _has(attempt: Row | None, run: Row) -> bool:
-    """Whether the attempt was given the run."""
+def _has(attempt: Row | None, run: Row, to: str) -> bool:
+    """Whether the attempt was given the run, which became ``to``."""
     if attempt is None or attempt["backfill_id"] != run.get("backfill_id"):
         return False
-    return run["position"] in range(attempt["position"], attempt["position"] + attempt["runs"])
+    if run["position"] in range(attempt["position"], attempt["position"] + attempt["runs"]):
+        return True
+    # It did not begin all that it was given.
+    return to == "starting" and attempt["outcome"] == "done" and run["position"] > attempt["position"]
 
 
 def batches_are_adjacent(history: History) -> Iterator[str]:
@@ -151,7 +154,14 @@ def batches_run_in_order(history: History) -> Iterator[str]:
         all_of_it = set(range(row["position"], row["position"] + row["runs"]))
         had = {position.get(run) for run in given[id]}
         ends = {row["position"], row["position"] + row["runs"] - 1}
-        if not (ends <= had <= all_of_it if row["mode"] == AttemptMode.PUBLISH else had == all_of_it):
+        if row["mode"] == AttemptMode.PUBLISH:
+            right = ends <= had <= all_of_it
+        elif row["outcome"] == "done" and row["mode"] == AttemptMode.EACH:
+            # It may have given way after those that it began, which are the first ones.
+            right = all_of_it <= had and had == set(range(row["position"], row["position"] + len(had)))
+        else:
+            right = had == all_of_it
+        if not right:
             yield f"attempt {id} was given {sorted(given[id])} instead of {row['runs']} runs"
 
 
