@@ -97,7 +97,7 @@ def _has(attempt: Row | None, run: Row, to: str) -> bool:
     if run["position"] in range(attempt["position"], attempt["position"] + attempt["runs"]):
         return True
     # It did not begin all that it was given.
-    return to == "starting" and attempt["outcome"] == "done" and run["position"] > attempt["position"]
+    return to == "starting" and attempt.get("outcome") == "done" and run["position"] > attempt["position"]
 
 
 def batches_are_adjacent(history: History) -> Iterator[str]:
@@ -156,7 +156,7 @@ def batches_run_in_order(history: History) -> Iterator[str]:
         ends = {row["position"], row["position"] + row["runs"] - 1}
         if row["mode"] == AttemptMode.PUBLISH:
             right = ends <= had <= all_of_it
-        elif row["outcome"] == "done" and row["mode"] == AttemptMode.EACH:
+        elif row.get("outcome") == "done" and row["mode"] == AttemptMode.EACH:
             # It may have given way after those that it began, which are the first ones.
             right = all_of_it <= had and had == set(range(row["position"], row["position"] + len(had)))
         else:

@@ -327,7 +327,7 @@ BAD: list[tuple[str, str, Bad]] = [
     ("live_runs_are_part_of_live_attempts", "an end before its run's", lambda h: _unseen(h, _the(h, "run", 2, "queued"))),
     ("live_runs_are_part_of_live_attempts", "no attempt", lambda h: _unseen(h, _the(h, "attempt", 11, "starting"),
         _the(h, "attempt", 11, "running"))),
-    ("live_runs_are_part_of_live_attempts", "not its run", lambda h: change(h, "attempt", 0, runs=1)),
+    ("live_runs_are_part_of_live_attempts", "not its run", lambda h: change(h, "attempt", 0, position=1)),
     ("batches_are_adjacent", "too large", lambda h: h.batches.clear()),
     ("batches_are_adjacent", "a gap", lambda h: change(h, "run", 1, interval_start=DAYS[2])),
     ("batches_are_adjacent", "no such run", lambda h: change(h, "attempt", 2, position=2)),
