@@ -162,10 +162,12 @@ def _behind() -> ColumnElement[bool]:
     """Whether another callback of its order key comes first, or is being called."""
     other = callback.alias("ahead")
     earlier = in_state(other, S.PENDING) & (_place(other) < _place(callback))
+    # Of those that are due, one is first: or each would be refused for the others' sake, by the unique index.
+    over = ~other.c.collects | (other.c.next_try_at <= _ONCE)
     return (
         select(other.c.deadline_id)
         .where(other.c.order_key == _c.order_key, other.c.deadline_id != _c.deadline_id)
-        .where(in_state(other, S.RUNNING) | (earlier & (~other.c.collects | _ends_windows(callback))))
+        .where(in_state(other, S.RUNNING) | (earlier & (over | _ends_windows(callback))))
         .correlate(callback)
         .exists()
     )
