@@ -104,7 +104,8 @@ def test_a_replica_that_stops_lets_its_drivers_finish_their_runs(stack: Installa
     )
     assert gone == [{"over": True, "note": "stopped"}]
     # The runs after the current ones of its batches were given to somebody else.
-    assert stack.value("SELECT sum(runs) FROM attempt") > 20
+    assert stack.value("SELECT count(*) FROM attempt WHERE runs < 5") > 0
+    assert stack.value("SELECT sum(runs) FROM attempt") == 20
     assert other.process.poll() is None
 
 

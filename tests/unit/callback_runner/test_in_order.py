@@ -283,3 +283,19 @@ def test_one_is_replayed_before_a_newer_one_that_has_not_arrived() -> None:
         assert runner.check() == [7]
 
     play(test)
+
+
+@pytest.mark.parametrize("due", [(7, 8), (8,), (8, 7)], ids=str)
+def test_of_windows_that_are_over_together_one_is_first_and_an_open_one_holds_up_no_other(due: tuple[int, ...]) -> None:
+    def test(runner: Runner) -> None:
+        for id, failed in ((7, 1), (8, 2)):
+            collecting(runner.conn, id, EVENT, [failed])
+        over = update(callback).where(callback.c.deadline_id.in_(due)).values(next_try_at=NOW)
+        runner.conn.execute(over)
+        first, *others = sorted(due)
+        assert runner.check() == [first]
+        for id in others:
+            runner.end(first, Succeed())
+            assert runner.check() == [id]
+
+    play(test)
