@@ -76,7 +76,7 @@ def test_a_failed_run_ends_its_attempt_and_the_others_are_queued_unchanged(stack
     id = stack.request("p", "2020-01-01", "2020-01-20", on_run_failure=wish)
     assert stack.wait_state(id, "failed", "paused", "succeeded") == ("failed" if wish == "continue" else "paused")
     first = all_over(stack, id)[0]
-    assert (first["position"], first["runs"], first["outcome"]) == (0, 10, "done")
+    assert (first["position"], first["runs"], first["outcome"]) == (0, 3, "done")
     runs = stack.query("SELECT state, attempt, lost_attempts FROM run ORDER BY position")
     begun = 20 if wish == "continue" else 3
     assert [run["attempt"] for run in runs] == [1] * begun + [0] * (20 - begun)
