@@ -130,6 +130,8 @@ class Attempts(Check):
         self.require(
             not attempt["release_requested"]
             or (attempt["outcome"] == "failed" and (attempt["error"] or {}).get("type") in MARKS)
+            # The run for whose sake it was ended.
+            or (old["error"] or {}).get("type") in MARKS
             or (new["lost_attempts"], new["range_limit"]) == (old["lost_attempts"], old["range_limit"]),
             lambda: f"a run pays for the end of {attempt}: {old} to {new}",
         )
