@@ -36,7 +36,7 @@ OUTCOMES: dict[type[Report], dict[int, str]] = {
     AttemptHeartbeat: {PLAIN: "succeeded", STAGING: "succeeded"},
     AttemptEnded: {PLAIN: "succeeded", STAGING: "succeeded"},
     RunPublicationPutOff: {STAGING: "succeeded"},
-    RunBaseChanged: {},  # as RunReported: see the unit test of what is publishing
+    RunBaseChanged: {},  # it takes a review, and its run is publishing, as of a RunReported
 }
 CASES = [(kind, run) for kind, outcomes in OUTCOMES.items() for run in outcomes]
 

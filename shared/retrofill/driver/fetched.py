@@ -37,8 +37,7 @@ def _folder(answer: dict[str, Any]) -> Path:
         raise CodeUnavailable(answer["error"])
     if "folder" in answer:
         return Path(answer["folder"])
-    # This machine is another one than the host's.
-    # As long as this process lives.
+    # This machine is another one than the host's. The folder is there as long as this process lives.
     folder = PrivateFolder().path
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(answer["archive"]))) as zipped:
         zipped.extractall(folder)

@@ -94,6 +94,11 @@ class SubmitScript(Data):
         """The texts that are filled in for each run."""
         return (*self.args, *self.env.values())
 
+    @property
+    def stages(self) -> bool:
+        """Whether it writes to a directory that is staged."""
+        return any("{stage:" in text for text in self.templates)
+
     def located(self, place: Callable[[str], str]) -> SubmitScript:
         """The same with the ``place`` of each of its addresses."""
         lists = {name: tuple(map(place, getattr(self, name))) for name in ("py_files", "jars", "files")}
@@ -136,7 +141,7 @@ class TaskDefinition(Data):
         if self.writes_nothing or self.kind == "branch":
             return False
         if self.submit is not None:
-            return not any("{stage:" in text for text in self.submit.templates)
+            return not self.submit.stages
         return self.stages is False
 
     @model_validator(mode="after")
@@ -261,7 +266,7 @@ class PipelineDefinition(Data):
 def check_scripts_of_ranges(tasks: tuple[TaskDefinition, ...]) -> None:
     """Check that scripts of ranges get the end of the interval, and stage nothing. Raises ``ValueError``."""
     for task in tasks:
-        if task.submit is not None and any("{stage:" in text for text in task.submit.templates):
+        if task.submit is not None and task.submit.stages:
             raise ValueError(
                 f"task {task.name!r}: with batch_mode='range', a script cannot stage, as each interval has an output of its "
                 "own: use batch_mode='each', or a task that is a function"

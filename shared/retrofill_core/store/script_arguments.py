@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from retrofill.outputs.file_uri import local_path
 from retrofill.protocol.script_texts import Values, fill
-from retrofill_core.domain.pipeline import PipelineDefinition, TaskDefinition
+from retrofill_core.domain.pipeline import PipelineDefinition, SubmitScript
 from retrofill_core.domain.planning import Intervals, Reason, Rejection
 
 # To find two intervals that stage one directory takes about 20 microseconds an interval.
@@ -23,7 +23,8 @@ def unfillable(pipeline: PipelineDefinition, conf: Mapping[str, Any], found: Int
         return None
     for task in pipeline.tasks:
         try:
-            _staged_by(task, _values(pipeline, conf, found.starts[0], found.ends[0]))
+            if task.submit is not None:
+                _staged_by(pipeline, task.submit, conf, found.starts[0], found.ends[0])
         except ValueError as e:
             return Rejection(Reason.BAD_ARGUMENTS, f"task {task.name!r}: {e}")
     return None
@@ -31,13 +32,16 @@ def unfillable(pipeline: PipelineDefinition, conf: Mapping[str, Any], found: Int
 
 def shared_places(pipeline: PipelineDefinition, conf: Mapping[str, Any], found: Intervals) -> Iterator[str]:
     """A line for each script of which two intervals stage one directory."""
+    zone = ZoneInfo(pipeline.timezone)
     for task in pipeline.tasks:
+        if task.submit is None or not task.submit.stages:
+            continue
         owners: dict[Path, datetime] = {}
         for start, end in zip(found.starts[:MOST_COMPARED], found.ends, strict=False):
-            values = _values(pipeline, conf, start, end)
-            taken = next((each for each in _staged_by(task, values) if owners.setdefault(each, start) != start), None)
+            staged = _staged_by(pipeline, task.submit, conf, start, end)
+            taken = next((each for each in staged if owners.setdefault(each, start) != start), None)
             if taken is not None:
-                first, other = owners[taken].astimezone(values.start.tzinfo), values.start
+                first, other = owners[taken].astimezone(zone), start.astimezone(zone)
                 yield (
                     f"task {task.name!r}: the intervals {first.isoformat()} and {other.isoformat()} stage one directory, "
                     f"{taken}, so only the first of them will be published: name it by the whole interval"
@@ -45,20 +49,17 @@ def shared_places(pipeline: PipelineDefinition, conf: Mapping[str, Any], found: 
                 break
 
 
-def _values(pipeline: PipelineDefinition, conf: Mapping[str, Any], start: datetime, end: datetime) -> Values:
-    zone = ZoneInfo(pipeline.timezone)
-    run = {"id": 1, "attempt": 1, "backfill_id": "b"}
-    return Values(start.astimezone(zone), end.astimezone(zone), run, conf, str, str)
-
-
-def _staged_by(task: TaskDefinition, values: Values) -> Sequence[Path]:
-    """The directories that a task's script stages. Raises ``BadArgument`` or ``CannotStage``."""
+def _staged_by(
+    pipeline: PipelineDefinition, script: SubmitScript, conf: Mapping[str, Any], start: datetime, end: datetime
+) -> Sequence[Path]:
+    """The directories that a script stages for an interval. Raises ``BadArgument`` or ``CannotStage``."""
     staged: list[Path] = []
 
     def stage(path: str) -> str:
         staged.append(local_path(path))
         return path
 
-    if task.submit is not None:
-        fill(task.submit.templates, Values(values.start, values.end, values.run, values.conf, stage, str))
+    zone = ZoneInfo(pipeline.timezone)
+    run = {"id": 1, "attempt": 1, "backfill_id": "b"}
+    fill(script.templates, Values(start.astimezone(zone), end.astimezone(zone), run, conf, stage, str))
     return list(dict.fromkeys(staged))
