@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ARRAY, ColumnElement, Connection, Select, Text, func, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from retrofill.masking import masked
 from retrofill_core.domain.callback import CallbackState
@@ -164,20 +165,19 @@ def undelivered(conn: Connection, backfill_id: str) -> list[Undelivered]:
     waiting = c.state.in_([CallbackState.PENDING, CallbackState.RUNNING]) & (c.next_try_at < func.clock_timestamp())
     waiting |= (c.state == CallbackState.PENDING) & (c.attempts > 0)
     failed = c.state == CallbackState.FAILED
+    errors = func.array_agg(aggregate_order_by(c.last_error, c.next_try_at.desc()), type_=ARRAY(Text))
+    last = errors.filter(c.last_error.is_not(None))
     found = (
-        select(c.kind, c.name, func.count().filter(waiting), func.count().filter(failed), func.min(c.made_at))
+        select(c.kind, c.name, func.count().filter(waiting), func.count().filter(failed), func.min(c.made_at), last)
         .join_from(callback, mine, c.deadline_id == mine.c.deadline_id)
         .where(waiting | failed)
         .group_by(c.kind, c.name)
         .order_by(func.min(c.made_at))
     )
-    last = select(c.last_error).join_from(callback, mine, c.deadline_id == mine.c.deadline_id)
-    last = last.where(waiting | failed, c.last_error.is_not(None)).order_by(c.next_try_at.desc()).limit(1)
     result: list[Undelivered] = []
-    for kind, name, waits, failures, since in conn.execute(found).all():
-        error = conn.execute(last.where(c.kind == kind, c.name == name)).scalar()
+    for kind, name, waits, failures, since, said_last in conn.execute(found):
         receiver = urlsplit(name).netloc if kind == "webhook" else name
-        said = None if error is None else masked(error.replace(name, receiver))
+        said = masked(said_last[0].replace(name, receiver)) if said_last else None
         result.append(Undelivered(kind, receiver, waits, failures, since, said))
     return result
 
