@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Sequence
 
 from retrofill.outputs.staging import Staging
@@ -25,6 +26,7 @@ class Fields:
             launch.conf,
             lambda path: self._stage(staging, task, path),
             staging.staged,
+            partial(self._stage_partitions, staging, task),
         )
 
     def fill(self, texts: Sequence[str]) -> list[str]:
@@ -36,3 +38,9 @@ class Fields:
         if path not in self._staged:
             self._staged[path] = staging.stage(task, path)
         return self._staged[path]
+
+    def _stage_partitions(self, staging: Staging, task: str, path: str, names: Sequence[str]) -> str:
+        key = ", ".join([path, *names])
+        if key not in self._staged:
+            self._staged[key] = staging.stage_all_partitions(task, path, names)
+        return self._staged[key]

@@ -42,6 +42,7 @@ class _Partitioned:
     folder: Path
     places: Mapping[str, Path]  # by partition
     dropped: Collection[str] = ()  # partitions that the task has staged anew elsewhere
+    whole: bool = False  # a partition that is not written becomes an empty one
 
     def without(self, places: Collection[Path]) -> _Partitioned:
         kept = {name: place for name, place in self.places.items() if place not in places}
@@ -110,24 +111,36 @@ class Staging:
 
         Each becomes ``path/partition``. Raises ``CannotStage``.
         """
+        return self._stage_partitions(task, path, list(zip(partitions, self._runs)))
+
+    def stage_all_partitions(self, task: str, path: str, partitions: Sequence[str]) -> str:
+        """A new path to write any of the directories ``partitions`` of a run to.
+
+        All of them are published: what is not written becomes empty. Raises ``CannotStage``.
+        """
+        return self._stage_partitions(task, path, [(name, self._runs[0]) for name in partitions], whole=True)
+
+    def _stage_partitions(
+        self, task: str, path: str, named: Sequence[tuple[str, LaunchedRun]], *, whole: bool = False
+    ) -> str:
         parent = local_path(path)
-        targets = [local_path(f"{parent}/{_relative(name)}") for name in partitions]
-        places = dict(zip(partitions, map(real, targets)))
+        targets = [(local_path(f"{parent}/{_relative(name)}"), run) for name, run in named]
+        places = {name: real(target) for (name, _), (target, _) in zip(named, targets)}
         first: dict[Path, LaunchedRun] = {}
-        for target, run in zip(targets, self._runs):
+        for target, run in targets:
             other = first.setdefault(real(target), run)
             if other is not run:
                 how = cure(self._owner(run), self._owner(other))
                 raise CannotStage(f"two intervals have the same partition {target}: {how}")
         with self._lock:
-            for target, run in zip(targets, self._runs):
+            for target, run in targets:
                 self._check(task, target, run, places.values())
-            refuse_taken(self._claim(target, run) for target, run in zip(targets, self._runs))
+            refuse_taken(self._claim(target, run) for target, run in targets)
             self._forget({*places.values()})
-            folder = self._folder(targets[0], self._runs[0])
-            for target, run in zip(targets, self._runs):
+            folder = self._folder(*targets[0])
+            for target, run in targets:
                 self._add(_Staged(task, run, target, folder))
-            self._partitioned.append(_Partitioned(task, parent, folder, places))
+            self._partitioned.append(_Partitioned(task, parent, folder, places, whole=whole))
         return str(folder / "new")
 
     def staged(self, path: str) -> str:
@@ -232,8 +245,15 @@ class Staging:
     def _distribute(self, partitioned: _Partitioned) -> None:
         """Make each partition an output of its run. A run without one has no output."""
         base = partitioned.folder / "new"
+        if partitioned.whole and not base.is_dir():
+            raise CannotStage(
+                f"task {partitioned.task!r} wrote nothing to the directory that it was given for partitions of "
+                f"{partitioned.parent}: did it write somewhere else?"
+            )
         for name, place in partitioned.places.items():
             staged = self._staged[place]
+            if partitioned.whole:
+                (base / name).mkdir(parents=True, exist_ok=True)
             if (base / name).is_dir():
                 folder = self._folder(staged.target, staged.run)
                 (base / name).rename(folder / "new")
@@ -243,11 +263,9 @@ class Staging:
         for name in partitioned.dropped:
             shutil.rmtree(base / name, ignore_errors=True)
         for left in sorted(base.rglob("*")):
-            if left.is_file() and not left.name.startswith((".", "_")):
-                raise CannotStage(
-                    f"task {partitioned.task!r} wrote {left.parent.relative_to(base)}, which is the partition of no interval "
-                    "of this run: write only the data of run.intervals"
-                )
+            inside = left.relative_to(base)
+            if left.is_file() and not any(map(_is_hidden, inside.parts)):
+                raise CannotStage(f"task {partitioned.task!r} {_misplaced(inside, [*partitioned.places])}")
         shutil.rmtree(partitioned.folder, ignore_errors=True)
 
     def _check_complete(self, tasks: Collection[str]) -> None:
@@ -311,6 +329,21 @@ def _relative(partition: str) -> str:
             f"the partition {partition!r} is no directory in another: give it a name, like day=2013-01-31"
         )
     return partition
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether readers, such as Spark, do not look at a file or directory of that name."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _misplaced(file: Path, partitions: Sequence[str]) -> str:
+    expected = partitions[0] if len(partitions) == 1 else f"{partitions[0]} to {partitions[-1]}"
+    if file.parent == Path():
+        return f"wrote {file} beside the partitions: write it to {expected}, as Spark does with partitionBy"
+    return (
+        f"wrote {file.parent}, which is the partition of no interval of this run: write only the data of the interval, "
+        f"which is in {expected}"
+    )
 
 
 def _check_number(outputs: int) -> None:

@@ -10,11 +10,27 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from typing import Any, Callable, Mapping, Sequence
 
+from retrofill.protocol.names_of_time import (
+    DAY_FORMAT,
+    NotAFormat,
+    directives,
+    moments,
+    refuse_incomplete,
+    refuse_unreadable,
+    seconds_of,
+    written,
+)
+
 _UNITS = "min|mo|s|h|d|w|y"
 _MOMENT = re.compile(
     rf"(?P<name>interval\.(?:start|end|last_day)|run\.logical_date)(?P<form>_utc|_epoch)?(?P<steps>(?:[+-]\d{{1,5}}(?:{_UNITS}))*)"
 )
 _STEP = re.compile(rf"([+-]\d{{1,5}})({_UNITS})")
+# What a field of each unit of time in the interval becomes, until the partitions are named by it. No argument has such a byte.
+_EACH = re.compile("\0(_utc)?:(.*?)\0")
+# What a run may stage.
+MAX_PARTITIONS = 1000
+EXAMPLE = "{stage_partitions:/data/orders, day={interval.start:%Y-%m-%d}}"
 # As Airflow and others write a field. Without blanks it may be a literal brace of ours.
 _JINJA = re.compile(r"\{\{\s+[A-Za-z_][^{}]*\}\}|\{%")
 NAMES = (
@@ -27,8 +43,9 @@ NAMES = (
     "run.logical_date",
 )
 KNOWN = (
-    f"use {', '.join(NAMES)}, a key of conf, like conf[key], stage:PATH or staged:PATH. A moment may have _utc or _epoch, and "
-    "steps in s, min, h, d, w, mo or y, like interval.start-28d"
+    f"use {', '.join(NAMES)}, a key of conf, like conf[key], stage:PATH, stage_partitions:PATH, PARTITION or staged:PATH. A moment "
+    "may have _utc or _epoch, and steps in s, min, h, d, w, mo or y, like interval.start-28d. In PARTITION, interval.each has "
+    "each day or hour of the interval"
 )
 
 
@@ -38,7 +55,10 @@ class BadArgument(ValueError):
 
 @dataclass(frozen=True)
 class Values:
-    """What fields become. The moments are in the pipeline's time zone; ``stage``, ``staged``: the place of a path."""
+    """What fields become. The moments are in the pipeline's time zone.
+
+    ``stage``, ``staged``: the place of a path. ``partitions``: that of a path where these partitions are written.
+    """
 
     start: datetime
     end: datetime
@@ -46,12 +66,13 @@ class Values:
     conf: Mapping[str, Any]
     stage: Callable[[str], str]
     staged: Callable[[str], str]
+    partitions: Callable[[str, Sequence[str]], str]
 
 
 def fill(texts: Sequence[str], values: Values) -> list[str]:
     """The texts with their fields filled in.
 
-    Raises ``BadArgument``, and what ``values.stage`` and ``values.staged`` raise.
+    Raises ``BadArgument``, and what the functions of ``values`` raise.
     """
     formatter = _Formatter(values)
     return [_filled(text, formatter) for text in texts]
@@ -61,7 +82,7 @@ def check(texts: Sequence[str]) -> None:
     """Fill in the texts for an example of an interval, with any conf. Raises ``BadArgument``."""
     start = datetime(2000, 1, 1, tzinfo=timezone.utc)
     run = {"id": 1, "attempt": 1, "backfill_id": "b"}
-    fill(texts, Values(start, start + timedelta(days=31), run, _Anything(), str, str))
+    fill(texts, Values(start, start + timedelta(minutes=1), run, _Anything(), str, str, lambda path, _: path))
 
 
 def _filled(text: str, formatter: _Formatter) -> str:
@@ -72,12 +93,15 @@ def _filled(text: str, formatter: _Formatter) -> str:
             f"{shown!r} has {jinja.group()[:40]!r}, a template of other tools: write {{interval.start:%Y-%m-%d}} for a day"
         )
     try:
-        return formatter.vformat(text, (), {})
+        filled = formatter.vformat(text, (), {})
+        if "\0" in filled:
+            raise BadArgument(f"interval.each is for the names of partitions, as in {EXAMPLE}")
+        return filled
     except ValueError as e:
         if type(e) is BadArgument:
             raise BadArgument(f"in {shown!r}: {e}") from e
         if type(e) is not ValueError:
-            # Of ``stage`` and ``staged``.
+            # Of ``stage`` and the like.
             raise
         raise BadArgument(f"in {shown!r}: {e}: a literal brace, as in JSON, is written twice") from e
 
@@ -93,6 +117,7 @@ class _Formatter(string.Formatter):
             "conf": values.conf,
             "stage": _PathOf(values.stage),
             "staged": _PathOf(values.staged),
+            "stage_partitions": _PartitionsOf(values),
         }
 
     def get_field(
@@ -102,6 +127,8 @@ class _Formatter(string.Formatter):
         kwargs: Mapping[str, Any],  # noqa: ARG002
     ) -> tuple[Any, str]:
         """Look up ``a.b[c]``. Raises ``BadArgument``."""
+        if field_name in ("interval.each", "interval.each_utc"):
+            return _Each(field_name[len("interval.each") :]), field_name
         moment = _MOMENT.fullmatch(field_name)
         if moment is not None:
             return self._moment(moment["name"], moment["form"], moment["steps"]), field_name
@@ -162,6 +189,61 @@ class _PathOf:
 
     def __format__(self, path: str) -> str:
         return self._find(path)
+
+
+class _Each:
+    """What ``{interval.each:%Y-%m-%d}`` becomes: a mark, of which ``_PartitionsOf`` makes the names."""
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+
+    def __format__(self, format: str) -> str:
+        return f"\0{self._form}:{format or DAY_FORMAT}\0"
+
+
+class _PartitionsOf:
+    """What ``{stage_partitions:PATH, PARTITION}`` becomes."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+
+    def __format__(self, given: str) -> str:
+        path, _, partition = (each.strip() for each in given.rpartition(","))
+        if not path or not partition:
+            raise BadArgument(f"stage_partitions needs a directory and the interval's partition of it, as in {EXAMPLE}")
+        return self._values.partitions(path, self._names(partition))
+
+    def _names(self, partition: str) -> list[str]:
+        """One, or those of each unit of time in the interval."""
+        found = _EACH.findall(partition)
+        if not found:
+            return [partition]
+        named = {directive for _, format in found for directive in directives(format)}
+        if len({form for form, _ in found}) > 1:
+            raise BadArgument("interval.each and interval.each_utc cannot name one partition together")
+        try:
+            for _, format in found:
+                refuse_unreadable(format, integer=False)
+            refuse_incomplete(named)
+        except NotAFormat as e:
+            raise BadArgument(f"interval.each: its formats {', '.join(format for _, format in found)} {e}") from e
+        start, end = self._values.start, self._values.end
+        if found[0][0]:
+            start, end = start.astimezone(timezone.utc), end.astimezone(timezone.utc)
+        elif seconds_of(named) and isinstance(start.tzinfo, timezone) and start.utcoffset() != end.utcoffset():
+            raise BadArgument("this Python has no data about the pipeline's time zone: use interval.each_utc")
+
+        def name(moment: datetime) -> str:
+            return _EACH.sub(lambda each: written(each.group(2), moment), partition)
+
+        names: dict[str, None] = {}
+        for moment in moments(start, end, seconds_of(named)):
+            names[name(moment)] = None
+            if len(names) > MAX_PARTITIONS:
+                raise BadArgument(
+                    f"the interval has more than {MAX_PARTITIONS:,} partitions: stage their parent directory"
+                )
+        return list(names)
 
 
 class _Anything(dict):  # type: ignore[type-arg]

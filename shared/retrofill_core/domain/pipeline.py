@@ -96,8 +96,8 @@ class SubmitScript(Data):
 
     @property
     def stages(self) -> bool:
-        """Whether it writes to a directory that is staged."""
-        return any("{stage:" in text for text in self.templates)
+        """Whether it writes to directories that are staged."""
+        return any("{stage:" in text or "{stage_partitions:" in text for text in self.templates)
 
     def located(self, place: Callable[[str], str]) -> SubmitScript:
         """The same with the ``place`` of each of its addresses."""

@@ -150,7 +150,11 @@ def not_reviewable(pipeline: PipelineDefinition) -> Rejection | None:
     task = next((each for each in pipeline.tasks if each.bypasses_reviews), None)
     if task is None:
         return None
-    how = "run.stage or run.stage_table" if task.submit is None else "{stage:PATH} in its args or env"
+    how = (
+        "run.stage or run.stage_table"
+        if task.submit is None
+        else "{stage:PATH} or {stage_partitions:PATH, PARTITION} in its args or env"
+    )
     return Rejection(
         Reason.NOT_REVIEWABLE,
         f"a review (publish, --review) is not possible: task {task.name!r} of {pipeline.name} stages nothing, so readers would "

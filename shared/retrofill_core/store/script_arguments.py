@@ -59,7 +59,11 @@ def _staged_by(
         staged.append(local_path(path))
         return path
 
+    def partitions(path: str, names: Sequence[str]) -> str:
+        staged.extend(local_path(f"{local_path(path)}/{name}") for name in names)
+        return path
+
     zone = ZoneInfo(pipeline.timezone)
     run = {"id": 1, "attempt": 1, "backfill_id": "b"}
-    fill(script.templates, Values(start.astimezone(zone), end.astimezone(zone), run, conf, stage, str))
+    fill(script.templates, Values(start.astimezone(zone), end.astimezone(zone), run, conf, stage, str, partitions))
     return list(dict.fromkeys(staged))

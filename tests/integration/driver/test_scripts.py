@@ -99,6 +99,44 @@ def test_what_a_script_writes_to_its_template_is_checked_by_the_next_and_publish
     assert pq.read_table(submitting.out / "figures" / "day=2013-01-01").num_rows == 3
 
 
+PARTITIONED = """
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily", timezone="America/New_York")
+HOURS = "dt={interval.each:%Y-%m-%d}/h={interval.each:%H}"
+ROOTS = [[each, "{stage_partitions:{conf[out]}/" + each + ", " + HOURS + "}"] for each in FORMATS]
+p.submit("write", "write.py", args=sum(ROOTS, []))
+"""
+# As people write them: with dynamic overwrite of what is below one root, and partitions of their own.
+WRITES_PARTITIONS = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.config("spark.sql.sources.partitionOverwriteMode", "dynamic").getOrCreate()
+rows = spark.range(4).selectExpr("'2013-01-01' dt", "if(id < 2, '07', '23') h", "string(id) n", "id % 2 own")
+for format, root in zip(sys.argv[1::2], sys.argv[2::2]):
+    of = rows.where("false") if format == "empty" else rows
+    of.write.mode("overwrite").partitionBy("dt", "h", "own").format(format.replace("empty", "parquet")).save(root)
+"""
+
+
+def test_a_script_overwrites_partitions_below_a_root_and_those_of_the_interval_are_published(
+    submitting: World,
+) -> None:
+    formats = ["parquet", "csv", "json", "orc", "text", "empty"]
+    (submitting.out / "write.py").write_text(WRITES_PARTITIONS)
+    for each in formats:
+        for partition in ("dt=2012-12-31/h=23", "dt=2013-01-01/h=05"):
+            (submitting.out / each / partition).mkdir(parents=True)
+            (submitting.out / each / partition / "part-before").write_text("1")
+    launch = submitting.launch(PARTITIONED.replace("FORMATS", repr(formats)))
+    submitting.executor(script_allow=[f"{submitting.out}/*"]).launch(launch)
+    assert submitting.host.ended(800).reported, submitting.log(launch)
+    assert "RunReported succeeded" in submitting.fields(launch), submitting.log(launch)
+    for each in formats:
+        files = [file.relative_to(submitting.out / each) for file in (submitting.out / each).glob("dt=*/h=*/**/part-*")]
+        written = [] if each == "empty" else [f"dt=2013-01-01/h={h}/own={own}" for h in ("07", "23") for own in (0, 1)]
+        assert sorted(str(file.parent) for file in files) == ["dt=2012-12-31/h=23", *written], each
+
+
 FAILING = """
 from retrofill import Pipeline
 p = Pipeline("p", schedule="@daily")

@@ -371,6 +371,11 @@ def test_every_interval_gets_a_run_or_one_reason(schedule, zone, first, count, b
 
 IN_PLACE = {"name": "w", "kind": "submit", "submit": {"script": "/w.py", "args": ["--out", "/data"]}}
 BY_SCRIPT = {"name": "s", "kind": "submit", "submit": {"script": "/s.py", "env": {"OUT": "{stage:/data/{run.id}}"}}}
+BY_PARTITIONS = {
+    "name": "s",
+    "kind": "submit",
+    "submit": {"script": "/s.py", "args": ["{stage_partitions:/t, d={interval.start:%F}}"]},
+}
 READS = {"name": "r", "kind": "submit", "submit": {"script": "/r.py", "args": ["{staged:/data}"]}}
 SURE, UNSURE, STAGES = ({"name": name, "stages": stages} for name, stages in (("f", False), ("g", None), ("h", True)))
 CHOOSES = {"name": "b", "kind": "branch"}
@@ -384,6 +389,7 @@ CHOOSES = {"name": "b", "kind": "branch"}
         ([STAGES, SURE], "'f'"),
         ([{**SURE, "writes_nothing": False}], "'f'"),
         ([BY_SCRIPT], None),
+        ([BY_PARTITIONS], None),
         ([UNSURE, STAGES, CHOOSES], None),
         ([{**IN_PLACE, "writes_nothing": True}, {**SURE, "writes_nothing": True}], None),
     ],

@@ -15,7 +15,13 @@ def values(start: str, end: str, zone: str = "America/New_York") -> Values:
     first, last = (datetime.fromisoformat(each).astimezone(of) for each in (start, end))
     run = {"id": 7, "attempt": 2, "backfill_id": "b"}
     return Values(
-        first, last, run, {"city": "JFK", "n": 3, "deep": {"er": 1}}, lambda p: f"/staged{p}", lambda p: f"/read{p}"
+        first,
+        last,
+        run,
+        {"city": "JFK", "n": 3, "deep": {"er": 1}},
+        lambda p: f"/staged{p}",
+        lambda p: f"/read{p}",
+        lambda path, names: f"{path} of {' '.join(names)}",
     )
 
 
@@ -58,6 +64,68 @@ HALF = values("2024-01-01T18:30Z", "2024-01-02T18:30Z", "Asia/Kolkata")
 )
 def test_texts_are_filled_in(of: Values, text: str, filled: str) -> None:
     assert fill([text], of) == [filled]
+
+
+WEEK = values("2013-01-01T05:00Z", "2013-01-08T05:00Z")
+AUTUMN = values("2024-11-03T04:00Z", "2024-11-04T05:00Z")
+SAMOA = values("2011-12-29T10:00Z", "2011-12-31T10:00Z", "Pacific/Apia")
+
+
+@pytest.mark.parametrize(
+    ("of", "partition", "names"),
+    [
+        (DAY, "dt={interval.start:%Y-%m-%d}", ["dt=2013-01-01"]),
+        (DAY, "year={interval.start:%Y}/month={interval.start:%-m}", ["year=2013/month=1"]),
+        (DAY, "dt={interval.each}", ["dt=2013-01-01"]),
+        (DAY, "dt={interval.each_utc:%Y%m%d}", ["dt=20130101", "dt=20130102"]),
+        (WEEK, "dt={interval.each:%Y-%m-%d}", [f"dt=2013-01-0{n}" for n in range(1, 8)]),
+        (WEEK, "w={interval.each:%G-W%V}", ["w=2013-W01", "w=2013-W02"]),
+        (MONTH, "y={interval.each:%Y}/m={interval.each:%m}", ["y=2024/m=02"]),
+        (
+            DAY,
+            "city={conf[city]}/dt={interval.each:%Y-%m-%d}/h={interval.each:%H}",
+            [f"city=JFK/dt=2013-01-01/h={n:02}" for n in range(24)],
+        ),
+        (DAY, "h={interval.each:%Y-%m-%d %H}%3A00%3A00", [f"h=2013-01-01 {n:02}%3A00%3A00" for n in range(24)]),
+        (SPRING, "h={interval.each:%Y%m%d%H}", [f"h=20240310{n:02}" for n in range(24) if n != 2]),
+        (AUTUMN, "h={interval.each:%Y%m%d%H}", [f"h=20241103{n:02}" for n in range(24)]),
+        (AUTUMN_HOUR, "h={interval.each:%Y%m%dT%H%z}", ["h=20241103T01-0500"]),
+        (AUTUMN_HOUR, "h={interval.each_utc:%Y%m%d}/{interval.each_utc:%-H}", ["h=20241103/6"]),
+        (HALF, "d={interval.each_utc:%F}".replace("%F", "%Y-%m-%d"), ["d=2024-01-01", "d=2024-01-02"]),
+        (SAMOA, "d={interval.each:%Y-%m-%d}", ["d=2011-12-29", "d=2011-12-31"]),
+    ],
+)
+def test_partitions_are_those_of_the_interval(of: Values, partition: str, names: list[str]) -> None:
+    assert fill([f"--out={{stage_partitions:/a,b/{{conf[city]}}, {partition}}}"], of) == [
+        f"--out=/a,b/JFK of {' '.join(names)}"
+    ]
+
+
+def test_an_interval_has_at_most_so_many_partitions_as_a_run_may_stage() -> None:
+    with pytest.raises(BadArgument, match="more than 1,000 partitions"):
+        fill(["{stage_partitions:/d, t={interval.each:%Y%m%d%H%M}}"], DAY)
+    assert len(fill(["{stage_partitions:/d, t={interval.each:%Y%m%d%H}}"], MONTH)[0].split()) == 2 + 29 * 24
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{stage_partitions:/data}", "needs a directory and the interval's partition of it, as in {stage_partitions:/"),
+        ("{stage_partitions:}", "needs a directory"),
+        ("{stage_partitions:, dt={interval.start}}", "needs a directory"),
+        ("{stage_partitions:/data, }", "needs a directory"),
+        ("{stage:/data/dt={interval.each:%Y-%m-%d}}", "interval.each is for the names of partitions"),
+        ("--day={interval.each}", "interval.each is for the names of partitions"),
+        ("{stage_partitions:/d, h={interval.each:%H}}", "interval.each: its formats %H name no single day"),
+        ("{stage_partitions:/d, d={interval.each:%d.%b}}", "interval.each: its formats %d.%b has '%b'"),
+        ("{stage_partitions:/d, {interval.each}/{interval.each_utc}}", "cannot name one partition together"),
+        ("{stage_partitions:/d, d={interval.eech}}", "unknown field 'interval.eech'"),
+    ],
+)
+def test_partitions_that_have_no_names_are_refused_when_they_are_defined(text: str, why: str) -> None:
+    with pytest.raises(BadArgument) as refused:
+        check([text])
+    assert why in str(refused.value)
 
 
 @pytest.mark.parametrize(

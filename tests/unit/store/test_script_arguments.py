@@ -35,6 +35,9 @@ def hours(count: int) -> Intervals:
         (["{conf[n]:03d}"], {"n": "seven"}, "task 'load': in '{conf[n]:03d}': Unknown format code 'd'"),
         (["{conf[n]:03d}"], {"n": 7}, None),
         (["{stage:{conf[out]}/x}", "{staged:/y}"], {"out": "/data"}, None),
+        (["{stage_partitions:{conf[out]}, h={interval.each:%Y%m%d%H}}"], {"out": "data"}, "give the absolute path"),
+        (["{stage_partitions:/data, ../h={interval.start}}"], {}, "write it without '..'"),
+        (["{stage_partitions:/data, h={interval.each:%Y%m%d%H}}"], {}, None),
         (["--plain"], {}, None),
     ],
 )
@@ -60,5 +63,9 @@ def test_a_request_is_rejected_where_every_run_would_fail(
 def test_intervals_that_stage_one_directory_are_named(path: str, zone: str, shared: bool) -> None:
     found = list(shared_places(pipeline(f"{{stage:{path}}}", timezone=zone), {}, hours(4)))
     assert len(found) == shared
+    by_hour = path.replace("/out/", "/out, ").replace("interval.start_utc", "interval.each_utc")
+    by_hour = f"{{stage_partitions:{by_hour.replace('interval.start', 'interval.each')}}}"
+    if by_hour.count(","):
+        assert len(list(shared_places(pipeline(by_hour, timezone=zone), {}, hours(4)))) == shared
     if shared and zone != "UTC":
         assert "the intervals 2023-11-05T01:00:00-07:00 and 2023-11-05T01:00:00-08:00 stage one directory" in found[0]

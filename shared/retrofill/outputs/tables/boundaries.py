@@ -6,8 +6,8 @@ from datetime import datetime, time, timezone
 
 from retrofill.outputs.cannot_stage import NoSuchColumn
 from retrofill.outputs.tables.key import INTEGERS, Key, knows_zone
-from retrofill.outputs.tables.names_of_time import just_before, twin
 from retrofill.protocol.interval import Interval
+from retrofill.protocol.names_of_time import just_before, twin
 
 # Of one interval: a year has 8,760 hours. Its minutes are too many.
 MAX_VALUES = 10_000

@@ -8,9 +8,9 @@ from typing import Any, Sequence
 from retrofill.outputs.cannot_stage import CannotStage, NoSuchColumn
 from retrofill.outputs.tables.key import Key
 from retrofill.outputs.tables.layout import is_partitioned_by, transforms
-from retrofill.outputs.tables.names_of_time import DAY_FORMAT
 from retrofill.protocol.interval import Interval
 from retrofill.protocol.launch import Launch
+from retrofill.protocol.names_of_time import DAY_FORMAT
 from retrofill.protocol.table_output import identifier
 
 _DAY = r"\A\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])\z"

@@ -6,14 +6,14 @@ from typing import Any, Mapping, Union
 
 from retrofill.outputs.cannot_stage import NoSuchColumn
 from retrofill.outputs.tables.key import CLOCKS, INTEGERS, Key, KeyColumn, plain
-from retrofill.outputs.tables.names_of_time import (
+from retrofill.protocol.interval import zone_of
+from retrofill.protocol.names_of_time import (
     DAY_FORMAT,
     NotAFormat,
     directives,
     refuse_incomplete,
     refuse_unreadable,
 )
-from retrofill.protocol.interval import zone_of
 
 # A column's name, or names with formats.
 Declared = Union[str, Mapping[str, Union[str, None]]]

@@ -13,9 +13,9 @@ from datetime import date, datetime, timedelta, timezone
 from typing import Any, Iterable, Sequence, Tuple, Union
 
 from retrofill.outputs.cannot_stage import NoSuchColumn
-from retrofill.outputs.tables import names_of_time as names
-from retrofill.outputs.tables.names_of_time import DAY_FORMAT
+from retrofill.protocol import names_of_time as names
 from retrofill.protocol.interval import Interval, zone_of
+from retrofill.protocol.names_of_time import DAY_FORMAT
 from retrofill.protocol.table_output import TableOutput, identifier
 
 # Iceberg does not evaluate a longer IN.
