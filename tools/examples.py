@@ -20,6 +20,7 @@ ERROR: Example = {
     "message": "no flights on 2013-01-03",
     "traceback": 'File "flights.py", line 31, in delays\nValueError: no flights on 2013-01-03',
 }
+SHARED_ERROR = {"type": ERROR["type"], "message": ERROR["message"], "same_as_run": 4101}
 DEADLINE: Example = {
     "deadline_id": 977,
     "alert": "slow",
@@ -328,7 +329,7 @@ BODIES: dict[str, Example] = {
         "replaced_changes": ["/data/delays/day=2013-01-03"],
     },
     "RunFailed": {**RUN, "at": "2026-03-02T08:12:40Z", "error": ERROR, "cost": COST},
-    "RunSplit": {**RUN, "at": "2026-03-02T08:05:00Z", "size": 15, "error": ERROR},
+    "RunSplit": {**RUN, "at": "2026-03-02T08:05:00Z", "size": 15, "error": SHARED_ERROR},
     "RunAttemptLost": {**RUN, "at": "2026-03-02T08:05:00Z", "state": "queued", "error": ERROR, "counted": False},
     "RunCancelled": {**RUN, "at": "2026-03-02T08:05:00Z"},
     "TaskStateChanged": {

@@ -11,6 +11,17 @@ def stored_line(error: Mapping[str, Any]) -> str:
     return f"{error['type']}: {lines[0]}" if lines else str(error["type"])
 
 
+# The longest error that each run of an attempt has a copy of.
+HEAD_CHARACTERS = 300
+
+
+def head_of(message: str, traceback: str | None) -> str | None:
+    """What a run keeps of an error that others have, too: the first line. ``None``: it keeps it whole, which is short."""
+    if len(message) + len(traceback or "") <= HEAD_CHARACTERS:
+        return None
+    return shortened(next(iter(message.strip().splitlines()), ""), HEAD_CHARACTERS)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an exception's text, or its type's name if it has none.
 

@@ -140,14 +140,14 @@ class DriverHost:
         retries = next((task.retries for task in launch.pipeline.tasks if task.name == over.task), 0)
         again = not whole and over.try_number <= retries
         how: Literal["failed", "released"] = "failed" if whole else "released"
+        state = TaskState.RETRYING if again else TaskState.FAILED
         for run in launch.runs:
             if whole or run.id == begun:
-                about = {**launch.about, "run_id": run.id, "attempt": run.attempt}
-                state = TaskState.RETRYING if again else TaskState.FAILED
-                task = {"task": over.task, "try_number": over.try_number, "error": over.error}
-                self.report(TaskReported.model_validate({**about, **task, "state": state}))
+                error = over.error.of_run(run.id, launch.runs[0].id if whole else begun)
+                about = {**launch.about, "run_id": run.id, "attempt": run.attempt, "error": error}
+                self.report(TaskReported(**about, task=over.task, try_number=over.try_number, state=state))
                 if over.everywhere or not (whole or again):
-                    self.report(RunReported(**about, state="failed", error=over.error))
+                    self.report(RunReported(**about, state="failed"))
         self.report(AttemptEnded(**launch.about, state=how, error=over.error, begun=begun))
         self.changed()
 
@@ -157,7 +157,8 @@ class DriverHost:
         error = ErrorInfo(type=kind, message=reason[:4000])
         publishes = launch.mode == AttemptMode.PUBLISH
         for run in launch.runs:
-            about = {**launch.about, "run_id": run.id, "attempt": run.attempt, "error": error}
+            mine = error.of_run(run.id, launch.runs[0].id)
+            about = {**launch.about, "run_id": run.id, "attempt": run.attempt, "error": mine}
             put_off = publishes and RunPublicationPutOff(**about, publication=run.publication)
             self.report(put_off or RunReported(**about, state="failed"))
         ends: dict[str, Any] = {"state": "released", "error": error} if publishes else {"state": "done"}

@@ -59,7 +59,7 @@ class KafkaLineage:
         elif isinstance(report, AttemptEnded) and report.state == "failed":
             # A range, whose runs are tried in smaller ones.
             for run in launch.runs:
-                self._emit("FAIL", launch, run.id, report.error)
+                self._emit("FAIL", launch, run.id, report.error and report.error.of_run(run.id, launch.runs[0].id))
 
     def _emit(
         self,

@@ -99,6 +99,8 @@ class Fold:
         self._cancelled = cancelled
         self._approvals = approvals or {}
         self._refused = refused or {}
+        # By attempt: the first run that it leaves with its error, which the others share.
+        self._first: dict[int, int] = {}
 
     def reports(self, reports: Iterable[Report]) -> Outcome:
         """Apply reports. Returns what changes."""
@@ -257,13 +259,15 @@ class Fold:
         if lost:
             losses = with_loss(losses, self._number(row), loss, counted=counted, shared=shared)
         if splits and (outcome in _SPLITS or self._timed_out(row)):
-            self._step(row, Split(_next_size(attempt.runs, lost=lost), loss, losses, lost), S.QUEUED)
+            why = self._shared(row, attempt, loss)
+            self._step(row, Split(_next_size(attempt.runs, lost=lost), why, losses, lost), S.QUEUED)
         elif state == S.PUBLISHING:
             # An accepted run is neither executed again nor cancelled, nor does it fail: its lost publishers may still
             # have published it.
-            why = loss if lost else error
+            said = loss if lost else error
             pause = _pause(row) if counted else 0.0
-            self._step(row, AwaitPublisher(losses, counted, lost and not excused, why, pause), S.STAGED)
+            left = said and self._shared(row, attempt, said)
+            self._step(row, AwaitPublisher(losses, counted, lost and not excused, left, pause), S.STAGED)
         elif counted and count >= self._max_lost_attempts:
             self._step(row, End(S.FAILED, failure(losses, count), losses, counted), S.FAILED)
         elif attempt.cancelled or row.id in self._cancelled:
@@ -271,7 +275,12 @@ class Fold:
         elif self._timed_out(row):
             self._step(row, End(S.FAILED, _error_of(row)), S.FAILED)
         else:
-            self._step(row, Requeue(loss if began else None, losses, counted, lost and not excused), S.QUEUED)
+            requeued = self._shared(row, attempt, loss) if began else None
+            self._step(row, Requeue(requeued, losses, counted, lost and not excused), S.QUEUED)
+
+    def _shared(self, row: Run, attempt: Attempt, error: ErrorInfo) -> ErrorInfo:
+        """The attempt's error for one of the runs that it leaves."""
+        return error.of_run(row.id, self._first.setdefault(attempt.id, row.id))
 
     def _timed_out(self, row: Run) -> bool:
         """Whether it fails for it: its output was not accepted meanwhile."""

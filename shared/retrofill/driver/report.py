@@ -87,6 +87,7 @@ class Reporter:
         self._wire = wire
         self._launch = launch
         self._traces: dict[int, str | None] = {}
+        self._shared = _Shared()
         # Of each run, if the attempt has one piece and Spark has reported it by now.
         self.cost_of_run: Callable[[], Cost | None] = lambda: None
 
@@ -109,9 +110,9 @@ class Reporter:
         """Returns what reports a task's new state, for each of its runs."""
 
         def report(task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
-            about = {"task": task, "state": str(state), "try_number": try_number, "error": _data(error)}
+            about = {"task": task, "state": str(state), "try_number": try_number}
             for run in piece.runs:
-                self._send("TaskReported", run, **about)
+                self._send("TaskReported", run, **about, error=self._shared.of(run, error))
 
         return report
 
@@ -122,12 +123,13 @@ class Reporter:
     def ended(self, run: LaunchedRun, result: Result) -> None:
         """Report the end of a run, that it is left to another publisher, or that it waits for another review."""
         if result.put_off:
-            return self._send("RunPublicationPutOff", run, error=_data(result.error))
+            return self._send("RunPublicationPutOff", run, error=self._shared.of(run, result.error))
         if result.changed:
             return self._send("RunBaseChanged", run, changed=result.changed, bases=result.bases)
         state = "succeeded" if result.succeeded else "failed"
         published = [as_json(each) for each in result.published] or None
-        about = {"error": _data(result.error), "cost": _data(self.cost_of_run()), "published": published}
+        error = self._shared.of(run, result.error)
+        about = {"error": error, "cost": _data(self.cost_of_run()), "published": published}
         return self._send("RunReported", run, state=state, **about)
 
     def attempt_ended(
@@ -145,6 +147,28 @@ class Reporter:
 
     def _send(self, kind: str, run: LaunchedRun, **fields: Any) -> None:
         self._wire.send(kind, {**run.about, **fields}, trace=self.trace_of(run))
+
+
+class _Shared:
+    """The errors that runs have in common: all of one is sent with the first run only, as a range has thousands."""
+
+    KEPT = 8
+
+    def __init__(self) -> None:
+        # Each of the last errors with its first run, the newest last.
+        self._first: dict[ErrorInfo, int] = {}
+        # Tasks and the publisher report at the same time.
+        self._lock = threading.Lock()
+
+    def of(self, run: LaunchedRun, error: ErrorInfo | None) -> dict[str, Any] | None:
+        """The error as data, for a report about the run."""
+        if error is None:
+            return None
+        with self._lock:
+            first = self._first.setdefault(error, run.id)
+            if len(self._first) > self.KEPT:
+                del self._first[next(iter(self._first))]
+        return as_json(error.of_run(run.id, first))
 
 
 def _data(fact: Any) -> dict[str, Any] | None:

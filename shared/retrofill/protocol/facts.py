@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from retrofill.errors import head_of
 
 
 @dataclass(frozen=True)
 class ErrorInfo:
-    """Why a task or run failed: the name of the exception's class, its message and the last lines of its traceback."""
+    """Why a task or run failed: the name of the exception's class, its message and the last lines of its traceback.
+
+    ``same_as_run``: the run that has all of it.
+    """
 
     type: str
     message: str
     traceback: str | None = None
+    same_as_run: int | None = None
+
+    def of_run(self, id: int, first: int) -> ErrorInfo:
+        """As a run has it. If it is long, only the ``first`` of those that have it has all of it."""
+        head = None if id == first else head_of(self.message, self.traceback)
+        return self if head is None else replace(self, message=head, traceback=None, same_as_run=first)
 
 
 @dataclass(frozen=True)

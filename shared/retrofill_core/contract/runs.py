@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from retrofill.errors import head_of
 from retrofill.states.task_run import TaskState
 from retrofill_core.contract.base import Message, Moment
 from retrofill_core.contract.cost import Cost
@@ -31,6 +32,16 @@ class ErrorInfo(BaseModel):
     type: str = Field(max_length=200, description="Name of the exception's class")
     message: str = Field(max_length=4000, description="Its message")
     traceback: str | None = Field(None, max_length=8000, description="The last lines of the traceback")
+    same_as_run: int | None = Field(
+        None,
+        description="A run of the same attempt with the same error, which has all of it; the message is only its first line",
+    )
+
+    def of_run(self, id: int, first: int) -> ErrorInfo:
+        """As a run has it. If it is long, only the ``first`` of those that have it has all of it."""
+        head = None if id == first else head_of(self.message, self.traceback)
+        changed = {"message": head, "traceback": None, "same_as_run": first}
+        return self if head is None else self.model_copy(update=changed)
 
 
 class SparkApplication(BaseModel):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NotRequired, TypedDict
 
-from sqlalchemy import Connection, exists, func, select
+from sqlalchemy import Connection, exists, func, select, union_all
 
+from retrofill.errors import head_of
 from retrofill.states.task_run import TaskState
 from retrofill_core.store.failures import has_failed
 from retrofill_core.store.run_cancels import ASKED
@@ -42,6 +43,8 @@ class Error(TypedDict, total=False):
     type: str
     message: str
     traceback: str
+    # Of one that could not be completed from the run that has all of it.
+    same_as_run: int
 
 
 @dataclass(frozen=True)
@@ -242,7 +245,11 @@ def failed_runs(conn: Connection, backfill_id: str, limit: int) -> list[FailedRu
     )
     rows = conn.execute(found).all()
     tasks = _failed_tasks(conn, [row.id for row in rows])
-    return [FailedRun(*(*facts, _last(losses), tasks.get(facts[0], []))) for *facts, losses in rows]
+    whole = complete(conn, [row.error for row in rows])
+    return [
+        FailedRun(*(*facts, error, _last(losses), tasks.get(facts[0], [])))
+        for (*facts, _, losses), error in zip(rows, whole, strict=True)
+    ]
 
 
 def _failed_tasks(conn: Connection, runs: Sequence[int]) -> dict[int, list[FailedTask]]:
@@ -252,9 +259,10 @@ def _failed_tasks(conn: Connection, runs: Sequence[int]) -> dict[int, list[Faile
         .where(task_run.c.run_id == func.any(list(runs)), task_run.c.state == TaskState.FAILED)
         .order_by(task_run.c.run_id, task_run.c.finished_at)
     )
+    rows = conn.execute(found).all()
     tasks: dict[int, list[FailedTask]] = {}
-    for run_id, *facts in conn.execute(found):
-        tasks.setdefault(run_id, []).append(FailedTask(*facts))
+    for (run_id, task, tries, _), error in zip(rows, complete(conn, [row.error for row in rows]), strict=True):
+        tasks.setdefault(run_id, []).append(FailedTask(task, tries, error))
     return tasks
 
 
@@ -275,8 +283,9 @@ def suspects(conn: Connection, backfill_id: str, limit: int) -> list[Suspect]:
 
 def describe_run(conn: Connection, of: Run) -> FullRun:
     """All that is known about it."""
+    (error,) = complete(conn, [of.error])
     return FullRun(
-        **{name: getattr(of, name) for name in names(_Run)},
+        **{**{name: getattr(of, name) for name in names(_Run)}, "error": error},
         timezone=of.definition.timezone,
         losses=_last(of.losses),
         replaced_changes=[
@@ -308,4 +317,24 @@ def _tasks_of(conn: Connection, run_id: int) -> list[TaskRun]:
     """The tasks of each time that a run began, in order."""
     t = task_run
     found = select(*(t.c[name] for name in names(TaskRun))).where(t.c.run_id == run_id)
-    return [TaskRun(*row) for row in conn.execute(found.order_by(t.c.attempt, t.c.started_at.nulls_last(), t.c.task))]
+    tasks = [TaskRun(*row) for row in conn.execute(found.order_by(t.c.attempt, t.c.started_at.nulls_last(), t.c.task))]
+    whole = complete(conn, [each.error for each in tasks])
+    return [replace(each, error=error) for each, error in zip(tasks, whole, strict=True)]
+
+
+def complete(conn: Connection, errors: Sequence[Error | None]) -> list[Error | None]:
+    """Stored errors, each with all that the run has to which it refers, which has the same error."""
+    firsts = {error["same_as_run"] for error in errors if error and "same_as_run" in error}
+    if not firsts:
+        return list(errors)
+    found = union_all(
+        select(run.c.id, run.c.error).where(run.c.id == func.any(list(firsts)), run.c.error.is_not(None)),
+        select(task_run.c.run_id, task_run.c.error).where(
+            task_run.c.run_id == func.any(list(firsts)), task_run.c.error.is_not(None)
+        ),
+    )
+    whole = {
+        (id, error["type"], head_of(error["message"], error.get("traceback"))): error
+        for id, error in conn.execute(found)
+    }
+    return [error and whole.get((error.get("same_as_run"), error["type"], error["message"]), error) for error in errors]
