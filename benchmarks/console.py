@@ -1,4 +1,4 @@
-"""What the console costs with two hundred viewers, and how soon they see something."""
+"""The console's cost with two hundred viewers, and how soon they see something."""
 
 from __future__ import annotations
 

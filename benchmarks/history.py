@@ -1,4 +1,4 @@
-"""What long history costs: a purge of it, the next purge, and a digest of a million misses."""
+"""The cost of a long history: a purge of it, the next purge, and a digest of a million misses."""
 
 from __future__ import annotations
 

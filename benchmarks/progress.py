@@ -1,4 +1,4 @@
-"""What announcing the progress of a thousand active backfills costs the planner.
+"""The planner's cost of announcing the progress of a thousand active backfills.
 
 Each of them has changed since the last time, which is the worst case: 50 of one shard share a
 transaction, and each is announced once in five seconds at most.

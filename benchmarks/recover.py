@@ -1,4 +1,4 @@
-"""How long a backfill makes no progress after the process that owns it is killed."""
+"""The time in which a backfill makes no progress after the process that owns it is killed."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _close(tx: Transaction, one: Pending, backfills: Mapping[str, subjects.Backf
     return replace(one, event=body, kwargs=kwargs, collects=False)
 
 
-def _failed(run: listed.Failed) -> FailedRun:
+def _failed(run: listed.ListedFailure) -> FailedRun:
     return FailedRun(
         run_id=run.id,
         interval_start=run.interval_start,

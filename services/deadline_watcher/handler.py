@@ -39,7 +39,7 @@ class WatcherHandler(Handler):
         self._deadlines = SetAside("deadline_set_aside", logged={"deadline": "id", "alert": "alert"})
         self._digests = SetAside("digest_set_aside", logged={"digest": "id", "alert": "alert"})
         # Position of each shard's sweep.
-        self._sweeps: dict[int, deadlines.Place] = {}
+        self._sweeps: dict[int, deadlines.ScanPosition] = {}
         metrics.register(
             metrics.Polled(
                 "retrofill_deadlines", "Deadlines that wait: armed, and of these overdue", "state", self._count

@@ -22,7 +22,7 @@ from retrofill_core.store import callbacks, deadlines, digests, subjects
 from retrofill_core.store.callbacks import NewCallback
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.deadlines import Deadline
-from retrofill_core.store.digests import Kind
+from retrofill_core.store.digests import DigestKind
 from retrofill_core.store.subjects import TaskEnds
 
 
@@ -117,7 +117,7 @@ def call(tx: Transaction, calls: Sequence[NewCallback]) -> None:
 
 def _join_digests(tx: Transaction, missed: Sequence[Deadline]) -> dict[int, int]:
     """The digest of each missed deadline that has one. Sorted by kind, as a lock order."""
-    by_kind: dict[Kind, list[int]] = {}
+    by_kind: dict[DigestKind, list[int]] = {}
     for one in missed:
         kind = kind_of(one)
         if kind is not None:
@@ -129,10 +129,10 @@ def _join_digests(tx: Transaction, missed: Sequence[Deadline]) -> dict[int, int]
     return joined
 
 
-def kind_of(one: Deadline) -> Kind | None:
+def kind_of(one: Deadline) -> DigestKind | None:
     """Misses of the same kind share a digest: same alert, callback and arguments. ``None``: its alert has no digests."""
     if one.digest_seconds is None:
         return None
     fields = [one.callback, one.callback_kind, one.callback_options, one.kwargs, one.digest_seconds]
     target = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]
-    return Kind(one.pipeline, one.alert, target, one.digest_seconds)
+    return DigestKind(one.pipeline, one.alert, target, one.digest_seconds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
 
-from retrofill_core.store.seat_waits import Kind, Rank
+from retrofill_core.store.seat_waits import Rank, SeatKind
 from run_starter.sharing import Resource, Shortage
 
 BACKFILL, PIPELINE = "b:", "p:"
@@ -75,7 +75,7 @@ class Memory:
     # When what was first left to whom.
     left_to: dict[Resource, dict[Rank, float]] = field(default_factory=dict)
     # The shortages that were announced to other run-starters, and when.
-    waits: dict[Kind, tuple[Rank, float]] = field(default_factory=dict)
+    waits: dict[SeatKind, tuple[Rank, float]] = field(default_factory=dict)
 
     def starve(self, pool: str, keys: Mapping[str, Shortage]) -> None:
         self.starving.setdefault(pool, {}).update(keys)
@@ -97,11 +97,11 @@ class Memory:
         by_rank = [key for waiting in pools for key in nsmallest(count, waiting, key=waiting.__getitem__)]
         return [*dict.fromkeys([*by_rank, *(key for waiting in pools for key in islice(waiting, count))])]
 
-    def first_waiting(self, pool: str) -> dict[Kind, Rank]:
+    def first_waiting(self, pool: str) -> dict[SeatKind, Rank]:
         """Who waits for seats of a pool, the first for each kind: one that no host may offer hides no other."""
-        found: dict[Kind, Rank] = {}
+        found: dict[SeatKind, Rank] = {}
         for submits, rank in sorted(self.starving.get(pool, {}).values()):
-            found.setdefault(Kind(pool, submits), rank)
+            found.setdefault(SeatKind(pool, submits), rank)
         return found
 
     def exhausted(self, what: Resource) -> frozenset[Rank]:
@@ -119,7 +119,7 @@ class Memory:
             return YIELD_SECONDS
         return YIELD_SECONDS + min(left_to[rank] for rank in ranks) - now
 
-    def says_again(self, kind: Kind, first: Rank, seconds: float) -> bool:
+    def says_again(self, kind: SeatKind, first: Rank, seconds: float) -> bool:
         """Whether it must be announced to others: for the first time, or again because the last time is that long ago.
 
         Who is first among equals changes often. That is said once a second.

@@ -1,4 +1,4 @@
-"""What a browser loads: small, complete, and nothing from elsewhere."""
+"""The files that a browser loads: small, complete, and nothing from elsewhere."""
 
 from __future__ import annotations
 

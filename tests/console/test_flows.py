@@ -1,4 +1,4 @@
-"""What people do in the console, from the form to the end of a backfill, on real services."""
+"""Everyday use of the console, from the form to the end of a backfill, on real services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others wrote is text and nothing else; a login that ended and a broken address are each said in a line."""
+"""Text from other people is shown as text only; a login that ended and a broken address are each said in a line."""
 
 from __future__ import annotations
 

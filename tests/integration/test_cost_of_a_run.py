@@ -1,4 +1,4 @@
-"""What one run costs the servers when runs follow one another: every flush is a wait."""
+"""The servers' cost of one run when runs follow one another: every flush is a wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long attempts and their runs took, on the real Postgres and on the simulated one."""
+"""Durations of attempts and their runs, on the real Postgres and on the simulated one."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_what_a_former_owner_left_is_found_window_by_window(installation: Instal
     )
     found: list[int] = []
     windows = 0
-    place: deadlines.Place | None = deadlines.START
+    place: deadlines.ScanPosition | None = deadlines.START
     with recorded(engine) as sent, engine.connect() as conn:
         while place is not None:
             left, place = deadlines.left_armed(conn, 0, place)

@@ -1,4 +1,4 @@
-"""What holds in every session of a service, whatever the server's and the login's defaults are."""
+"""Rules that hold in every session of a service, whatever the server's and the login's defaults are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What progress is made of, on the real Postgres and on the simulated one."""
+"""The rows that progress is computed from, on the real Postgres and on the simulated one."""
 
 from __future__ import annotations
 

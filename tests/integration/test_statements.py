@@ -257,7 +257,7 @@ def test_a_launch_reads_no_attempts_that_ended_long_before_its_runs(old: Hot) ->
 
 
 def test_a_purge_reads_no_more_than_its_page(old: Hot) -> None:
-    page = purge.Page([f"old-{n}" for n in range(1, 6)], purge.Place())
+    page = purge.Page([f"old-{n}" for n in range(1, 6)], purge.PurgePosition())
     engine = make_engine(old.made.settings.dsn_of("owner"), "test")
     with recorded(engine) as found, engine.connect() as conn:
         for kind in purge.KINDS:

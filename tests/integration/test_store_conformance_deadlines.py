@@ -40,7 +40,7 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
     far = Arming(datetime(2999, 1, 1, tzinfo=UTC), DeadlineState.ARMED)
     void = Arming(NOW, DeadlineState.VOID, "why")
     subjects = [arming.Subject(1, late), arming.Subject(2, far), arming.Subject(3, void), arming.Subject(None, late)]
-    kind = digests.Kind("p", "x", "t", 5.0)
+    kind = digests.DigestKind("p", "x", "t", 5.0)
     call = callbacks.NewCallback(1, 0, "f", "function", {}, {"a": None}, {}, "p", NOW)
     both.play(
         *BASE,

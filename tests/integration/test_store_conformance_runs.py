@@ -174,7 +174,7 @@ def test_a_failed_run_is_replaced_and_counts_no_more(both: Both) -> None:
 
 
 def test_two_retries_of_a_run_cannot_both_commit(both: Both) -> None:
-    failed = retries.Failed(1, 0, START)
+    failed = retries.RetriableRun(1, 0, START)
     both.play(
         *FAILED,
         ("a", lambda conn: retries.replace(conn, [failed], NOW)),

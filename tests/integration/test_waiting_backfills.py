@@ -1,4 +1,4 @@
-"""What is said of a backfill whose runs wait for others: who has what it waits for, and no time left."""
+"""Backfills whose runs wait for others: ``show`` names who has the seats and slots, and gives no time left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients command in a schedule: to backfills, and to their runs."""
+"""Commands of clients in a schedule: to backfills, and to their runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message's new JSON Schema must preserve from the released one, so that existing readers
+"""The properties of a released JSON Schema that a new one must preserve, so that existing readers
 and senders keep working.
 """
 

@@ -1,4 +1,4 @@
-"""What programs write into the documentation's pages: a section between two markers, a Markdown table."""
+"""Sections of the documentation that programs write: between two markers, a Markdown table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker runs which tests, and in which order.
+"""The assignment of tests to workers, and their order.
 
 A file's tests run on one worker, and so do those of a folder that share a server: a second one would take a minute of CPU
 to start and to warm up.

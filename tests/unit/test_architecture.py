@@ -26,6 +26,24 @@ def test_every_module_says_what_it_is_for() -> None:
     assert silent == []
 
 
+def test_a_docstring_names_its_module() -> None:
+    asking = [
+        str(path.relative_to(ROOT))
+        for path in [*MODULES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+        if re.match(r'"""(What|How|Who|Which)\b', path.read_text("utf-8"))
+    ]
+    assert asking == []
+
+
+def test_classes_of_a_folder_have_different_names() -> None:
+    found: dict[tuple[Path, str], list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault((path.parent, node.name), []).append(path.name)
+    assert {f"{folder.name}: {name}": files for (folder, name), files in found.items() if len(files) > 1} == {}
+
+
 def test_the_contracts_of_imports_are_kept() -> None:
     """The contracts in pyproject.toml: no service imports another, decisions do no I/O, etc."""
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]

@@ -1,4 +1,4 @@
-"""How applications in clusters are named, found and killed, and what is said if they cannot be.
+"""Names of applications in clusters, how they are found and killed, and what is said if they cannot be.
 
 The clients are scripts that print what the real ones do; ``tests/integration/stack`` asks real clusters.
 """

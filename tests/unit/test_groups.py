@@ -1,4 +1,4 @@
-"""How the output of a child is read: by lines, and one that never ends in pieces."""
+"""The output of a child is read by lines, and one that never ends in pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each image of deploy/Dockerfile starts needs no package but those that its lock installs."""
+"""The programs in the images of deploy/Dockerfile need no package but those that their lock installs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which spark-submit is used, and what of the configuration beside it counts."""
+"""The spark-submit that is used, and the configuration beside it."""
 
 from __future__ import annotations
 

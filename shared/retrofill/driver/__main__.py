@@ -76,7 +76,7 @@ def main() -> None:
     warm_up()
 
     def sessions_of(known: SparkApplication | None, launch: Launch) -> Sessions:
-        return ConnectSessions(config, application.Server(known), launch)
+        return ConnectSessions(config, application.ConnectApplication(known), launch)
 
     Parent(incoming, outgoing, partial(first, config), partial(attempt, config, output, sessions_of)).serve()
 
@@ -96,7 +96,7 @@ def first(config: Config, incoming: IO[str], outgoing: IO[str], notes: Notes, _:
     end_with_host(ending)
     set_up(config)
     Conversation(incoming, outgoing, ending)
-    spark = application.Server()
+    spark = application.ConnectApplication()
     reach(config.spark_remote, ending.end, spark)
     known = None if spark.application is None else as_json(spark.application)
     notes.ready(application.versions(spark.version), known)

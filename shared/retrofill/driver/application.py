@@ -14,7 +14,7 @@ log = get_log(__name__)
 MAX_ADDRESS = 1000
 
 
-class Server:
+class ConnectApplication:
     """The application of the Spark Connect server, which a process asks for seldom."""
 
     def __init__(self, application: SparkApplication | None = None) -> None:

@@ -6,7 +6,7 @@ import threading
 from contextlib import closing
 from typing import Callable
 
-from retrofill.driver.application import Server
+from retrofill.driver.application import ConnectApplication
 from retrofill.driver.session import connect_apart
 from retrofill.masking import masked_remote
 from retrofill.spark.loss import line_of
@@ -16,7 +16,7 @@ RETRIES = {"max_retries": 5, "initial_backoff": 50, "backoff_multiplier": 2.0, "
 SECONDS = 30.0
 
 
-def reach(remote: str | None, fail: Callable[[str], object], server: Server) -> None:
+def reach(remote: str | None, fail: Callable[[str], object], server: ConnectApplication) -> None:
     """Make a round trip to Spark Connect; ``fail`` gets why there was none, and ends the process.
 
     ``server`` learns its application. Without an address there is nothing to reach: such a driver only publishes.
@@ -34,7 +34,7 @@ def reach(remote: str | None, fail: Callable[[str], object], server: Server) -> 
     late.cancel()
 
 
-def _ask(remote: str, server: Server) -> None:
+def _ask(remote: str, server: ConnectApplication) -> None:
     session = connect_apart(remote, RETRIES)
     # A session whose server did not answer would stay this process's default one.
     with closing(session.client):

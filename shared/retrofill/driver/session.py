@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 
-from retrofill.driver.application import Server
+from retrofill.driver.application import ConnectApplication
 from retrofill.driver.config import Config
 from retrofill.driver.cost import cost_of
 from retrofill.driver.environment import give, packed_file
@@ -89,7 +89,7 @@ class ConnectSessions:
 
     publishes_apart = True
 
-    def __init__(self, settings: Config, server: Server, launch: Launch) -> None:
+    def __init__(self, settings: Config, server: ConnectApplication, launch: Launch) -> None:
         self._remote = settings.spark_remote
         self._ui = settings.spark_ui
         self._jars = settings.spark_jars

@@ -26,7 +26,7 @@ PYTHON, DRIVER_PYTHON = "spark.pyspark.python", "spark.pyspark.driver.python"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
-class Choice(java.Choice, Protocol):
+class SparkChoice(java.JavaChoice, Protocol):
     """What says which Spark to use, and how: the settings, or a driver's part of them."""
 
     @property
@@ -41,14 +41,14 @@ class Choice(java.Choice, Protocol):
 class SparkHome:
     """The Spark whose spark-submit is used. ``variable`` names its folder; without one it is pyspark's."""
 
-    settings: Choice
+    settings: SparkChoice
     folder: Path
     variable: str | None
     # Of the drivers that it starts.
     python: str = sys.executable
 
     @classmethod
-    def of(cls, settings: Choice, python: str = sys.executable) -> SparkHome:
+    def of(cls, settings: SparkChoice, python: str = sys.executable) -> SparkHome:
         """That of ``RETROFILL_SPARK_HOME``, else of ``SPARK_HOME``, else the one in pyspark."""
         if settings.spark_home is not None:
             return cls(settings, settings.spark_home.absolute(), "RETROFILL_SPARK_HOME", python)

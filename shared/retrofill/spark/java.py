@@ -51,14 +51,14 @@ class NoJava(Exception):
     """No compatible Java runtime was found."""
 
 
-class Choice(Protocol):
+class JavaChoice(Protocol):
     """What says which Java to use: the settings, or a driver's part of them."""
 
     @property
     def java_home(self) -> Path | None: ...
 
 
-def find(settings: Choice) -> Path:
+def find(settings: JavaChoice) -> Path:
     """The ``java`` to use: from the setting, JAVA_HOME, the PATH or the wheel.
 
     Raises ``NoJava``.

@@ -1,4 +1,4 @@
-"""What a service overrides: how it handles messages and runs checks."""
+"""The part that a service overrides: handling messages and running checks."""
 
 from __future__ import annotations
 

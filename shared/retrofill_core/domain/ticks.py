@@ -25,7 +25,7 @@ NO_TIME = timedelta()
 SECONDS_OF_DAY = range(1, 24 * 60 * 60 + 1)
 
 
-class Stretch(NamedTuple):
+class TickSpan(NamedTuple):
     """Some ticks, rising: ``base`` plus each of ``times[first:end]``. None is later than the end of ``day`` there."""
 
     day: date
@@ -41,8 +41,8 @@ class Ticks:
     def __init__(self, schedule: str, timezone: str) -> None:
         self.cron = parsed(schedule)
         self.zone = ZoneInfo(timezone)
-        self._stretches: Iterator[Stretch] = iter(())
-        self._stretch: Stretch | None = None
+        self._stretches: Iterator[TickSpan] = iter(())
+        self._stretch: TickSpan | None = None
         # The pass may go on to ticks from here on.
         self._ahead: datetime | None = None
 
@@ -70,15 +70,15 @@ class Ticks:
         self._stretches = _stretches(self.cron, self.zone, moment.astimezone(self.zone).date() - ONE_DAY)
         self._stretch, self._ahead = next(self._stretches, None), moment
 
-    def _pass(self, stretch: Stretch) -> None:
+    def _pass(self, stretch: TickSpan) -> None:
         self._stretch, self._ahead = next(self._stretches, None), _last(stretch) + datetime.resolution
 
 
-def _last(stretch: Stretch) -> datetime:
+def _last(stretch: TickSpan) -> datetime:
     return stretch.base + stretch.times[stretch.end - 1]
 
 
-def _stretches(cron: Cron, zone: ZoneInfo, first: date) -> Iterator[Stretch]:
+def _stretches(cron: Cron, zone: ZoneInfo, first: date) -> Iterator[TickSpan]:
     """All ticks of the local dates from ``first`` on, rising.
 
     Matching days without a clock change nearby have the same times. The others are taken together if they
@@ -93,7 +93,7 @@ def _stretches(cron: Cron, zone: ZoneInfo, first: date) -> Iterator[Stretch]:
         if offset is None:
             near_change.append(day)
         else:
-            yield Stretch(day, _midnight(day) - offset, cron.times, 0, len(cron.times))
+            yield TickSpan(day, _midnight(day) - offset, cron.times, 0, len(cron.times))
     if near_change:
         yield from _near_change(cron, zone, near_change[0], near_change[-1])
 
@@ -109,7 +109,7 @@ def _matching_days(cron: Cron, first: date) -> Iterator[date]:
                     yield day
 
 
-def _near_change(cron: Cron, zone: ZoneInfo, first: date, last: date) -> Iterator[Stretch]:
+def _near_change(cron: Cron, zone: ZoneInfo, first: date, last: date) -> Iterator[TickSpan]:
     """The ticks of adjacent days that match: what a clock shows between its changes."""
     around = [_offset(zone, first + n * ONE_DAY) for n in range(-1, (last - first).days + 3)]
     end_of_last = _midnight(last + ONE_DAY)
@@ -123,19 +123,19 @@ def _near_change(cron: Cron, zone: ZoneInfo, first: date, last: date) -> Iterato
             skipped = any(True for _ in _shown(cron, seen, min(shown, end_of_last), offset, last))
             seen = _whole_minute(shown)
             if skipped:
-                yield Stretch(last, seen - offset, (NO_TIME,), 0, 1)
+                yield TickSpan(last, seen - offset, (NO_TIME,), 0, 1)
                 seen += A_MINUTE
         yield from _shown(cron, seen, until, offset, last)
         seen = max(seen, end + offset)
 
 
-def _shown(cron: Cron, first: datetime, end: datetime, offset: timedelta, last: date) -> Iterator[Stretch]:
+def _shown(cron: Cron, first: datetime, end: datetime, offset: timedelta, last: date) -> Iterator[TickSpan]:
     """The ticks whose local times are in ``[first, end)``, by days of which all match."""
     midnight = _midnight(first.date())
     while midnight < end:
         begin, beyond = (bisect_left(cron.times, moment - midnight) for moment in (first, end))
         if begin < beyond:
-            yield Stretch(last, midnight - offset, cron.times, begin, beyond)
+            yield TickSpan(last, midnight - offset, cron.times, begin, beyond)
         midnight += ONE_DAY
 
 

@@ -163,14 +163,14 @@ def armed(conn: Connection, shard: int, ids: Collection[int]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScanPosition:
     """Position of a scan of a shard's armed deadlines, in the order they are due."""
 
     due_at: datetime
     id: int
 
 
-START = Place(datetime.min.replace(tzinfo=UTC) + timedelta(days=366), 0)
+START = ScanPosition(datetime.min.replace(tzinfo=UTC) + timedelta(days=366), 0)
 _AFTER = tuple_(bindparam("due_at", type_=Moment), bindparam("id", type_=BigInteger))
 _WINDOW = (
     select(_d.id, _d.due_at, _d.run_id, _d.backfill_id, _d.fire_on_failure)
@@ -188,7 +188,9 @@ _ENDED_BACKFILLS = select(backfill.c.id, backfill.c.state).where(
 )
 
 
-def left_armed(conn: Connection, shard: int, after: Place, limit: int = BATCH) -> tuple[list[int], Place | None]:
+def left_armed(
+    conn: Connection, shard: int, after: ScanPosition, limit: int = BATCH
+) -> tuple[list[int], ScanPosition | None]:
     """Of the next ``limit`` armed deadlines, those about what has ended, and where to continue.
 
     Those that wait for their moment to fire on a failure are excluded. The position is ``None`` at
@@ -206,7 +208,7 @@ def left_armed(conn: Connection, shard: int, after: Place, limit: int = BATCH) -
     states = ((row, ended.get(row.backfill_id if row.run_id is None else row.run_id)) for row in window)
     waits = {str(RunState.FAILED), str(RunState.CANCELLED)}
     left = [row.id for row, state in states if state and not (row.fire_on_failure and state in waits)]
-    return left, Place(window[-1].due_at, window[-1].id) if len(window) == limit else None
+    return left, ScanPosition(window[-1].due_at, window[-1].id) if len(window) == limit else None
 
 
 _LATE_AMONG = and_(_d.shard == bindparam("shard"), one_of(_d.id, "ids"), _LATE)

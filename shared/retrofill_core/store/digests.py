@@ -17,7 +17,7 @@ _c = digest.c
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DigestKind:
     """What the misses of one digest share; ``target`` identifies callback and window length."""
 
     pipeline: str
@@ -44,7 +44,7 @@ _OPEN = (
 )
 
 
-def join(conn: Connection, kind: Kind, lead: int, shard: int) -> int:
+def join(conn: Connection, kind: DigestKind, lead: int, shard: int) -> int:
     """Id of the open digest of a kind, share-locked: it cannot close before this transaction ends.
 
     If none is open, the deadline ``lead`` of ``shard`` opens one. Closing waits for transactions

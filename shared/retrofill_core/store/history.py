@@ -45,7 +45,7 @@ class PostgresWentBack(psycopg.OperationalError):
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class Timeline:
     """A Postgres cluster, by its system identifier, and its timeline."""
 
     system_identifier: str
@@ -57,7 +57,7 @@ def generation_of(number: int) -> int:
     return number // SPAN
 
 
-def read_history(conn: Connection) -> History | None:
+def read_history(conn: Connection) -> Timeline | None:
     """The server's history, or ``None`` if it does not report it. The transaction stays usable."""
     try:
         with conn.begin_nested():
@@ -66,10 +66,10 @@ def read_history(conn: Connection) -> History | None:
         if isinstance(getattr(e, "orig", None), _UNKNOWN):
             return None
         raise
-    return History(*row)
+    return Timeline(*row)
 
 
-def compare_history(conn: psycopg.Connection) -> tuple[History, History] | None:
+def compare_history(conn: psycopg.Connection) -> tuple[Timeline, Timeline] | None:
     """The recorded history and the server's own, ``None`` where either is unknown. Ends the transaction."""
     try:
         recorded = conn.execute(_RECORDED).fetchone()
@@ -80,7 +80,7 @@ def compare_history(conn: psycopg.Connection) -> tuple[History, History] | None:
         conn.rollback()
     if recorded is None or here is None or recorded[0] is None:
         return None
-    return History(*recorded), History(*here)
+    return Timeline(*recorded), Timeline(*here)
 
 
 def lock_generation(conn: psycopg.Connection) -> bool:

@@ -57,7 +57,7 @@ _MINE = callback_run.c.callback_id == bindparam("callback")
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ListedFailure:
     """A failed run that a callback is about."""
 
     id: int
@@ -70,7 +70,7 @@ class Failed:
 
 
 _FAILED = (
-    select(*columns_of(Failed, run))
+    select(*columns_of(ListedFailure, run))
     .join_from(callback_run, run, run.c.id == callback_run.c.run_id)
     .where(_MINE, run.c.superseded_by.is_(None))
     .order_by(run.c.finished_at, run.c.id)
@@ -89,9 +89,9 @@ _CLOSE = (
 )
 
 
-def failed_runs(conn: Connection, callback_id: int, limit: int) -> list[Failed]:
+def failed_runs(conn: Connection, callback_id: int, limit: int) -> list[ListedFailure]:
     """The first failed runs that a callback is about, in the order of their failures, but for those retried since."""
-    return [Failed(*row) for row in conn.execute(_FAILED, {"callback": callback_id, "limit": limit})]
+    return [ListedFailure(*row) for row in conn.execute(_FAILED, {"callback": callback_id, "limit": limit})]
 
 
 def count_failed_runs(conn: Connection, callback_id: int) -> int:

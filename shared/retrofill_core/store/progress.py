@@ -144,7 +144,7 @@ def _seconds(now: datetime, moment: datetime) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class PastAttempts:
     """The last attempts of a pipeline, the latest first; ``None``: Spark did not tell the cost.
 
     ``ranges``: some processed a range.
@@ -168,13 +168,13 @@ _WITH_COST = (
 )
 
 
-def history(conn: Connection, pipeline_no: int, now: datetime) -> History:
+def history(conn: Connection, pipeline_no: int, now: datetime) -> PastAttempts:
     """What the last attempts of a pipeline that came to their end took and cost."""
     rows = [row for row in conn.execute(_WITH_COST, {"no": pipeline_no}) if row.outcome == AttemptOutcome.DONE]
     took = [Took(row.runs, _seconds(now, row.began_at), _seconds(now, row.ended_at)) for row in rows if row.began_at]
     priced = [row for row in rows if row.core_seconds is not None]
     per_run = sum(row.core_seconds for row in priced) / sum(row.runs for row in priced) if priced else None
-    return History(took, per_run, any(row.mode == AttemptMode.RANGE for row in rows))
+    return PastAttempts(took, per_run, any(row.mode == AttemptMode.RANGE for row in rows))
 
 
 _COST = (

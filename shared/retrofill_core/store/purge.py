@@ -65,7 +65,7 @@ def _kept(run: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class PurgedRows:
     """Rows of one table, as SQL conditions on ``this``.
 
     ``goes``: the rows of the page that may be deleted. ``after``: those of them still referenced.
@@ -83,43 +83,45 @@ class Kind:
 
 # In the order of deletion: referencing rows first.
 KINDS = (
-    Kind(
+    PurgedRows(
         t.callback_run,
         "EXISTS (SELECT FROM retrofill.callback AS x WHERE x.deadline_id = this.callback_id"
         " AND x.finished_at IS NOT NULL AND x.backfill_id = ANY(:ids))",
     ),
-    Kind(
+    PurgedRows(
         t.callback,
         "this.finished_at IS NOT NULL"
         f" AND (this.deadline_id = ANY(ARRAY({_DEADLINES})) OR this.backfill_id = ANY(:ids))",
         after="EXISTS (SELECT FROM retrofill.callback_run AS x WHERE x.callback_id = this.deadline_id)",
     ),
-    Kind(t.deadline_digest, f"this.closed_at IS NOT NULL AND this.id = ANY(ARRAY({_DEADLINES}))"),
-    Kind(
+    PurgedRows(t.deadline_digest, f"this.closed_at IS NOT NULL AND this.id = ANY(ARRAY({_DEADLINES}))"),
+    PurgedRows(
         t.deadline,
         f"this.decided_at IS NOT NULL AND this.id = ANY(ARRAY({_DEADLINES}))",
         after="EXISTS (SELECT FROM retrofill.callback AS x WHERE x.deadline_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.deadline_digest AS x WHERE x.id = this.id)",
     ),
-    Kind(t.task_run, "this.run_id = ANY(ARRAY(SELECT x.id FROM retrofill.run AS x WHERE x.backfill_id = ANY(:ids)))"),
-    Kind(t.backfill_interval, "this.backfill_id = ANY(:ids)"),
-    Kind(t.backfill_progress, "this.backfill_id = ANY(:ids)"),
-    Kind(t.run_cancel, "this.backfill_id = ANY(:ids)"),
-    Kind(
+    PurgedRows(
+        t.task_run, "this.run_id = ANY(ARRAY(SELECT x.id FROM retrofill.run AS x WHERE x.backfill_id = ANY(:ids)))"
+    ),
+    PurgedRows(t.backfill_interval, "this.backfill_id = ANY(:ids)"),
+    PurgedRows(t.backfill_progress, "this.backfill_id = ANY(:ids)"),
+    PurgedRows(t.run_cancel, "this.backfill_id = ANY(:ids)"),
+    PurgedRows(
         t.run,
         f"this.backfill_id = ANY(:ids) AND NOT {_kept('this')}",
         after="EXISTS (SELECT FROM retrofill.task_run AS x WHERE x.run_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.deadline AS x WHERE x.run_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.callback_run AS x WHERE x.run_id = this.id)",
     ),
-    Kind(
+    PurgedRows(
         t.attempt,
         # OFFSET 0: each is looked up by an index. As a join, Postgres would read all runs for each batch.
         "this.backfill_id = ANY(:ids) AND NOT EXISTS (SELECT FROM retrofill.run AS x"
         f" WHERE x.attempt_id = this.id AND {_kept('x')} OFFSET 0)",
         after="EXISTS (SELECT FROM retrofill.run AS x WHERE x.attempt_id = this.id OFFSET 0)",
     ),
-    Kind(
+    PurgedRows(
         t.backfill,
         "this.id = ANY(:ids)"
         f" AND NOT EXISTS (SELECT FROM retrofill.run AS x WHERE x.backfill_id = this.id AND {_kept('x')})",
@@ -205,7 +207,7 @@ UPDATE retrofill.backfill AS this SET purged_at = :at WHERE id = ANY(:ids) AND e
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PurgePosition:
     """Position of a purge: after the backfill ``id`` that ended at ``ended_at`` (Postgres text)."""
 
     ended_at: str = "-infinity"
@@ -220,7 +222,7 @@ class Page:
     """
 
     ids: Sequence[str]
-    last: Place
+    last: PurgePosition
     averages: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -270,7 +272,9 @@ def mark_purged(conn: Connection, page: Page, at: datetime) -> None:
     conn.execute(text(_DONE), {**page.parameters, "at": at})
 
 
-def next_page(conn: Connection, before: datetime, after: Place, size: int, *, again: bool = False) -> Page | None:
+def next_page(
+    conn: Connection, before: datetime, after: PurgePosition, size: int, *, again: bool = False
+) -> Page | None:
     """Up to ``size`` backfills after ``after`` that ended before ``before``; ``None`` if none left.
 
     Backfills marked as purged are skipped, unless ``again`` is set.
@@ -280,7 +284,7 @@ def next_page(conn: Connection, before: datetime, after: Place, size: int, *, ag
     if not found:
         return None
     averages = conn.execute(text(_AVERAGES), {"nos": sorted({row.pipeline_no for row in found})}).all()
-    last = Place(found[-1].ended_at, found[-1].id)
+    last = PurgePosition(found[-1].ended_at, found[-1].id)
     return Page([row.id for row in found], last, {row.no: row.since for row in averages})
 
 
@@ -301,13 +305,13 @@ def held(conn: Connection, ids: Collection[str]) -> dict[str, str]:
     return {row[0]: row[1] for row in conn.execute(text(_HELD), {"ids": list(ids)})}
 
 
-def count(conn: Connection, kind: Kind, page: Page) -> int:
+def count(conn: Connection, kind: PurgedRows, page: Page) -> int:
     """Number of rows of a kind that may be deleted, referenced or not."""
     statement = text(f"SELECT count(*) FROM retrofill.{kind.table.name} AS this WHERE {kind.goes}")
     return int(conn.execute(statement, page.parameters).scalar_one())
 
 
-def lock(conn: Connection, kind: Kind, page: Page, limit: int) -> Rows:
+def lock(conn: Connection, kind: PurgedRows, page: Page, limit: int) -> Rows:
     """The first deletable rows of a kind, by key, locked. Locked ones are skipped."""
     columns = ", ".join(_shown(column) for column in kind.columns)
     keys = ", ".join(f"this.{column.name}" for column in kind.table.primary_key)
@@ -320,7 +324,7 @@ def lock(conn: Connection, kind: Kind, page: Page, limit: int) -> Rows:
     return Rows([tuple(row[1:]) for row in found], [row[0] for row in found])
 
 
-def delete(conn: Connection, kind: Kind, rows: Rows) -> int:
+def delete(conn: Connection, kind: PurgedRows, rows: Rows) -> int:
     """Delete rows that this transaction has locked, as ctids need; returns their number."""
     statement = text(f"DELETE FROM retrofill.{kind.table.name} WHERE ctid = ANY(CAST(:ctids AS tid[]))")
     return conn.execute(statement, {"ctids": rows.ctids}).rowcount

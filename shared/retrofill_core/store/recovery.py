@@ -32,7 +32,7 @@ from retrofill_core.store import attempts, task_runs
 from retrofill_core.store import tables as t
 from retrofill_core.store.arrays import Arrays
 from retrofill_core.store.clock import database_now
-from retrofill_core.store.history import History
+from retrofill_core.store.history import Timeline
 from retrofill_core.store.outbox import Outgoing, Stored, insert_rows
 from retrofill_core.store.rows import columns_of
 from retrofill_core.store.states import in_state
@@ -170,7 +170,7 @@ def publish(conn: Connection, package: str, rows: Sequence[Outgoing]) -> None:
     insert_rows(conn, SERVICE_TABLES[package], rows)
 
 
-def record_history(conn: Connection, here: History | None) -> None:
+def record_history(conn: Connection, here: Timeline | None) -> None:
     """Record this Postgres and its timeline as the ones to work on."""
     values = {
         "system_identifier": None if here is None else here.system_identifier,

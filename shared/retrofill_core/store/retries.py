@@ -36,7 +36,7 @@ from retrofill_core.store.tables import Moment, deadline, run
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RetriableRun:
     """A failed run."""
 
     id: int
@@ -63,11 +63,13 @@ _FAILED = (
 _FAILED_AMONG = _FAILED.where(one_of(run.c.id, "ids"))
 
 
-def failed(conn: Connection, backfill_id: str, ids: Collection[int] | None, *, after: int, most: int) -> list[Failed]:
+def failed(
+    conn: Connection, backfill_id: str, ids: Collection[int] | None, *, after: int, most: int
+) -> list[RetriableRun]:
     """The first failed runs of a backfill beyond a position: of ``ids``, if given."""
     given = {"backfill": backfill_id, "after": after, "most": most}
     rows = conn.execute(_FAILED, given) if ids is None else conn.execute(_FAILED_AMONG, {**given, "ids": sorted(ids)})
-    return [Failed(*row) for row in rows]
+    return [RetriableRun(*row) for row in rows]
 
 
 NEXT_IDS = "SELECT nextval(pg_get_serial_sequence('retrofill.run', 'id')) FROM generate_series(1, :n)"
@@ -94,7 +96,7 @@ _INSERT = insert(run).from_select(
 )
 
 
-def replace(conn: Connection, runs: Sequence[Failed], now: datetime, review: int = 0) -> list[NewRun]:
+def replace(conn: Connection, runs: Sequence[RetriableRun], now: datetime, review: int = 0) -> list[NewRun]:
     """Supersede failed runs by new ones, which stage for this ``review``. The caller holds the backfill's lock."""
     ids = conn.execute(_NEXT_IDS, {"n": len(runs)}).scalars().all()
     made = [NewRun(id, old.id, old.position, old.interval_start) for id, old in zip(ids, runs, strict=True)]

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from retrofill_core.store.tables import seat_wait
 
 
-class Kind(NamedTuple):
+class SeatKind(NamedTuple):
     """The seats that a backfill can use: of a pool, for spark-submit or with a warm driver."""
 
     pool: str
@@ -41,12 +41,12 @@ _WAIT_NO_MORE = delete(seat_wait).where(
 )
 
 
-def wait(conn: Connection, shard: int, kind: Kind, first: Rank, seconds: float) -> None:
+def wait(conn: Connection, shard: int, kind: SeatKind, first: Rank, seconds: float) -> None:
     """For so long, others leave a seat of this kind to this shard's ``first`` backfill that waits for one."""
     given: dict[str, object] = {"ours": shard, "of_pool": kind.pool, "by_submit": kind.submits}
     given |= {"fewest": first.live, "waits_since": first.since, "seconds": timedelta(seconds=seconds)}
     conn.execute(_WAIT, given)
 
 
-def wait_no_more(conn: Connection, shard: int, kind: Kind) -> None:
+def wait_no_more(conn: Connection, shard: int, kind: SeatKind) -> None:
     conn.execute(_WAIT_NO_MORE, {"ours": shard, "of_pool": kind.pool, "by_submit": kind.submits})

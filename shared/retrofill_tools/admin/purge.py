@@ -77,7 +77,7 @@ class Purge:
         sofar = Purged(store.cutoff(conn, self.older_than))
         if not self.dry_run:
             store.reopen(conn)
-        after = store.Place()
+        after = store.PurgePosition()
         while page := store.next_page(conn, sofar.cutoff, after, self.page_backfills, again=self.dry_run):
             self._page(page, sofar, export)
             after = page.last
@@ -130,7 +130,7 @@ class Purge:
         sofar.held.update(held.values())
         return store.Page([id for id in page.ids if id not in held], page.last, page.averages)
 
-    def _batch(self, kind: store.Kind, page: store.Page, sofar: Purged, export: Export | None) -> int:
+    def _batch(self, kind: store.PurgedRows, page: store.Page, sofar: Purged, export: Export | None) -> int:
         """Delete the next rows of a kind; returns their number, 0 if none are left."""
         if export is None:
             return self._delete(kind, page, None, None) or 0
@@ -152,7 +152,7 @@ class Purge:
         return 0
 
     def _delete(
-        self, kind: store.Kind, page: store.Page, exported: store.Rows | None, draft: Draft | None
+        self, kind: store.PurgedRows, page: store.Page, exported: store.Rows | None, draft: Draft | None
     ) -> int | None:
         """Delete a batch in one transaction; ``None`` if the rows differ from those exported."""
         with self.engine.begin() as conn:

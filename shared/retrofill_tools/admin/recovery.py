@@ -29,7 +29,7 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings
 from retrofill_core.store import recovery as store
 from retrofill_core.store.clock import database_now
-from retrofill_core.store.history import SPAN, History, generation_of, read_history
+from retrofill_core.store.history import SPAN, Timeline, generation_of, read_history
 from retrofill_core.store.outbox import Outgoing, Stored, unpack_headers
 from retrofill_core.store.relays import relays
 from retrofill_core.store.tables import installation
@@ -50,7 +50,7 @@ class Found:
 
     generation: int
     signs: tuple[str, ...]
-    here: History | None
+    here: Timeline | None
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What users limit: a run that hangs times out, and a budget pauses its backfill."""
+"""Limits that users set: a run that hangs times out, and a budget pauses its backfill."""
 
 from __future__ import annotations
 

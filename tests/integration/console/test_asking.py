@@ -1,4 +1,4 @@
-"""What pages ask for is what the planner does."""
+"""The console's requests and the planner's decisions on them."""
 
 from __future__ import annotations
 

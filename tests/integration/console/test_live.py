@@ -1,4 +1,4 @@
-"""What happens is seen at once, also by viewers that slept, and after the console was killed."""
+"""Changes are seen at once, also by viewers that slept, and after the console was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run prints is seen in the console while it is printed."""
+"""A run's output appears in the console while it is printed."""
 
 from __future__ import annotations
 

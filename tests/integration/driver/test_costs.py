@@ -1,4 +1,4 @@
-"""What attempts cost, from the REST API of a real Spark Connect server's UI."""
+"""The cost of attempts, from the REST API of a real Spark Connect server's UI."""
 
 from __future__ import annotations
 

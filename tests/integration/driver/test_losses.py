@@ -1,4 +1,4 @@
-"""How a driver classifies an error on real Spark: a failure of user code, or the loss of the
+"""Errors of drivers on real Spark, classified: a failure of user code, or the loss of the
 attempt's session.
 """
 
@@ -24,7 +24,7 @@ from tests.support.spark_cluster import connect_process
 from tests.unit.driver.test_driver_loss import raised
 from tests.unit.driver.test_driver_submit import launch as any_launch
 
-from retrofill.driver.application import Server
+from retrofill.driver.application import ConnectApplication
 from retrofill.driver.config import Config
 from retrofill.driver.session import ConnectSessions, connect, connect_apart
 from retrofill.spark import java
@@ -111,7 +111,7 @@ def test_errors_of_the_users_own_that_sound_like_a_lost_session_fail_their_task(
 def test_a_job_that_an_orderly_stop_of_spark_cancels_is_lost_and_one_that_fails_is_not(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home", spark_cores=2)
     with connect_process(settings, java.find(settings)) as (remote, server), ExitStack() as ending:
-        sessions = ConnectSessions(Config(spark_remote=remote), Server(), any_launch())
+        sessions = ConnectSessions(Config(spark_remote=remote), ConnectApplication(), any_launch())
         sessions.open()
         session = sessions.use("t")
         # Or pyspark's default session is one without a server in the tests to come.
@@ -151,7 +151,9 @@ def own(world: World) -> Iterator[Callable[..., ConnectSessions]]:
         def make(conf: dict[str, str] | None = None, **more: Any) -> ConnectSessions:
             config, launch = Config(spark_remote=world.settings.spark_remote, **more), any_launch()
             pipeline = replace(launch.pipeline, spark_conf=conf or {})
-            made = ConnectSessions(config, Server(), replace(launch, pipeline=pipeline, attempt_id=next(World.ids)))
+            made = ConnectSessions(
+                config, ConnectApplication(), replace(launch, pipeline=pipeline, attempt_id=next(World.ids))
+            )
             ending.callback(made.release)
             ending.callback(made.release_publisher)
             return made

@@ -1,4 +1,4 @@
-"""What a review compares, on real tables and directories."""
+"""Comparisons of a review, on real tables and directories."""
 
 from __future__ import annotations
 

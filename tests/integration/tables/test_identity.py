@@ -1,4 +1,4 @@
-"""What tells a table from all others, whatever it is called."""
+"""A table's identity, whatever the table is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a review has approved is published onto the state that it was compared with, and nothing else.
+"""Approved output is published onto the state that it was compared with, and nothing else.
 
 The tests are a table: where it is published (two formats and directories) × what somebody changed during the review × single
 runs or a range. Its first day is the one that is changed; the other ones are its neighbours, which are compared too.

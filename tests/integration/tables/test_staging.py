@@ -1,4 +1,4 @@
-"""What may be staged for a table, and what is refused in one line."""
+"""Rows that may be staged for a table, and those that are refused in one line."""
 
 from __future__ import annotations
 

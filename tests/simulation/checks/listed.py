@@ -1,4 +1,4 @@
-"""What a pipeline lists is called once: each failed run and each end, for each place of its list."""
+"""A pipeline's callbacks are called once: for each failed run and each end, for each place of its list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was accepted fails only because the table refuses it for ever, and publishers that could not publish pause."""
+"""Accepted output fails only because the table refuses it for ever, and publishers that could not publish pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backfill stages for a review is published after its approval only, and discarded before it only.
+"""Output staged for a review is published after its approval only, and discarded before it only.
 
 And only onto what it was compared with, unless that was asked for.
 """

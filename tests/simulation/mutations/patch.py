@@ -1,4 +1,4 @@
-"""How a mutation changes the services' code: it replaces attributes of modules and classes."""
+"""Mutations change the services' code by replacing attributes of modules and classes."""
 
 from __future__ import annotations
 

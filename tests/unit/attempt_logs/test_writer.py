@@ -1,4 +1,4 @@
-"""What a driver had flushed is in its attempt's log, whatever ended it; files are cut between lines."""
+"""Output that a driver had flushed is in its attempt's log, whatever ended it; files are cut between lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a batch one step takes on: its memory and time are those of one request, not of the batch."""
+"""The share of a batch that one step takes on: its memory and time are those of one request, not of the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commands change a backfill, and what they set."""
+"""Commands that change a backfill, and the values they set."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which runs a command cancels: all that it names and that have not ended."""
+"""A command cancels all runs that it names and that have not ended."""
 
 from datetime import UTC, datetime
 

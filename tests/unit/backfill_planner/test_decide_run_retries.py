@@ -1,4 +1,4 @@
-"""Which runs a command retries: all that it names, or none, with the reason in one line."""
+"""A command retries all runs that it names, or none, with the reason in one line."""
 
 from datetime import UTC, datetime
 

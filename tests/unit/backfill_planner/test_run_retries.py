@@ -1,4 +1,4 @@
-"""What a retry writes, on the simulated store: new runs, what counts as accepted, and deadlines."""
+"""The rows that a retry writes, on the simulated store: new runs, what counts as accepted, and deadlines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka's clients are configured with: our properties, those of the setting, and what must be ours."""
+"""The configuration of Kafka's clients: our properties, those of the setting, and what must be ours."""
 
 from __future__ import annotations
 

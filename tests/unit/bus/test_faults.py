@@ -1,4 +1,4 @@
-"""How database failures are classified, for every class of SQLSTATE that the design names."""
+"""Classes of database failures, for every class of SQLSTATE that the design names."""
 
 import psycopg
 import pytest

@@ -1,4 +1,4 @@
-"""Which shards an instance works on, whichever of their topics the group assigns to it, and how a
+"""Shards that an instance works on, whichever of their topics the group assigns to it, and how a
 waiting step counts as progress.
 """
 

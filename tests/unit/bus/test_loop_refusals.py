@@ -1,4 +1,4 @@
-"""Which message of a refused batch becomes a dead letter, and which never does."""
+"""The message of a refused batch that becomes a dead letter, and those that never do."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a transaction of the relay finds out about the rows that Kafka does not store in time."""
+"""Findings of a transaction of the relay about the rows that Kafka does not store in time."""
 
 from __future__ import annotations
 

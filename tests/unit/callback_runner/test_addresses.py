@@ -1,4 +1,4 @@
-"""Which addresses count as public, and which others the settings allow."""
+"""Addresses that count as public, and others that the settings allow."""
 
 from ipaddress import ip_address
 

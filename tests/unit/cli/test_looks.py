@@ -1,4 +1,4 @@
-"""How the CLI formats speed, remaining time, ranges and moments."""
+"""Formats of speed, remaining time, ranges and moments in the CLI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pools are served, with what, and why runs of the others wait."""
+"""Pools that are served, with what, and why runs of the others wait."""
 
 from __future__ import annotations
 

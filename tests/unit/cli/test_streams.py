@@ -1,4 +1,4 @@
-"""What a command writes to, as its users have it: other encodings, full disks, readers that leave."""
+"""Output streams as users have them: other encodings, full disks, readers that leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may come in, and how."""
+"""Logins to the console."""
 
 from __future__ import annotations
 

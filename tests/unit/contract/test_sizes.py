@@ -1,4 +1,4 @@
-"""What has to be one message fits into the smallest limit that can be set."""
+"""Everything that has to be one message fits into the smallest limit that can be set."""
 
 from __future__ import annotations
 

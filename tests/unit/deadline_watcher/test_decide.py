@@ -1,4 +1,4 @@
-"""How verdicts are grouped, and when the watcher checks again."""
+"""The grouping of verdicts, and the time of the watcher's next check."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Which misses may share a digest."""
+"""Misses that may share a digest."""
 
 from dataclasses import replace
 

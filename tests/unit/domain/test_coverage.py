@@ -1,4 +1,4 @@
-"""Which intervals are done after a change of the schedule or zone: those that succeeded runs cover whole.
+"""Intervals that are done after a change of the schedule or zone: those that succeeded runs cover whole.
 
 What is right is computed another way: minute by minute.
 """

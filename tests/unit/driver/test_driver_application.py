@@ -1,4 +1,4 @@
-"""What a driver says about its Spark application, as far as Spark tells."""
+"""The driver's facts about its Spark application, as far as Spark tells."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.driver.served import DONE, World, world
 
-from retrofill.driver.application import Server, application_of
+from retrofill.driver.application import ConnectApplication, application_of
 from retrofill.protocol.facts import SparkApplication
 
 __all__ = ["world"]
@@ -37,7 +37,7 @@ def test_a_server_that_does_not_tell_is_no_problem() -> None:
         def conf(self) -> Any:
             raise RuntimeError("not allowed")
 
-    server = Server()
+    server = ConnectApplication()
     server.ask(Refuses())
     assert server.application is None
     assert application_of({}) is None

@@ -1,4 +1,4 @@
-"""What Spark used for an attempt, from a server that answers like the REST API of Spark's UI."""
+"""Spark's use of resources for an attempt, from a server that answers like the REST API of Spark's UI."""
 
 from __future__ import annotations
 

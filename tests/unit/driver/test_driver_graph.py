@@ -1,4 +1,4 @@
-"""Which tasks may start and which never will: a grid of trigger rules, branches, and walks of
+"""Tasks that may start and tasks that never will: a grid of trigger rules, branches, and walks of
 random graphs to their end.
 """
 

@@ -15,7 +15,7 @@ from pyspark.errors.exceptions.connect import SparkConnectException
 from tests.unit.driver.test_driver_submit import launch
 
 from retrofill.driver import session as sessions
-from retrofill.driver.application import Server
+from retrofill.driver.application import ConnectApplication
 from retrofill.driver.config import Config
 from retrofill.driver.keepalive import UNKNOWN_SECONDS, seconds
 from retrofill.driver.session import ConnectSessions
@@ -28,7 +28,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectSessions]:
     """A session of a server that does not exist."""
     monkeypatch.setattr(sessions, "RETRIES", {"max_retries": 1, "initial_backoff": 1})
     with held_port() as port:
-        made = ConnectSessions(Config(spark_remote=f"sc://127.0.0.1:{port}"), Server(), launch())
+        made = ConnectSessions(Config(spark_remote=f"sc://127.0.0.1:{port}"), ConnectApplication(), launch())
         made.open()
         yield made
         made.release()
@@ -62,7 +62,7 @@ def test_a_server_that_never_answers_the_own_session_loses_it_whatever_the_user_
 
 def test_the_same_words_and_the_same_class_from_elsewhere_are_the_users(own: ConnectSessions) -> None:
     other_launch = replace(launch(), attempt_id=26)
-    other = ConnectSessions(Config(spark_remote=own._remote), Server(), other_launch)
+    other = ConnectSessions(Config(spark_remote=own._remote), ConnectApplication(), other_launch)
     other.open()
     channel = grpc.insecure_channel("127.0.0.1:9").unary_unary("/a/b")
     errors = [

@@ -1,4 +1,4 @@
-"""What a range stages: an output for each of its intervals, from one job or from several."""
+"""Outputs of a range: one for each of its intervals, from one job or from several."""
 
 from __future__ import annotations
 

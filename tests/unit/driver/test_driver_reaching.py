@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.connect.session import SparkSession
 
 from retrofill.driver import reaching
-from retrofill.driver.application import Server
+from retrofill.driver.application import ConnectApplication
 
 
 def free_port() -> int:
@@ -19,7 +19,7 @@ def free_port() -> int:
 def test_a_server_that_does_not_answer_is_named_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reaching, "RETRIES", {**reaching.RETRIES, "max_retries": 1})
     port, why = free_port(), list[str]()
-    reaching.reach(f"sc://127.0.0.1:{port}/;token=geheim", why.append, Server())
+    reaching.reach(f"sc://127.0.0.1:{port}/;token=geheim", why.append, ConnectApplication())
     (line,) = why
     assert line.startswith(f"Spark at sc://127.0.0.1:{port}/")
     assert " does not answer: " in line
@@ -36,9 +36,9 @@ def test_one_that_never_replies_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
             pass
 
     monkeypatch.setattr(reaching, "_ask", never)
-    reaching.reach("sc://127.0.0.1:1", why.append, Server())
+    reaching.reach("sc://127.0.0.1:1", why.append, ConnectApplication())
     assert why == ["Spark at sc://127.0.0.1:1 does not answer: no reply within 0 s"]
 
 
 def test_without_an_address_nothing_is_asked() -> None:
-    reaching.reach(None, pytest.fail, Server())
+    reaching.reach(None, pytest.fail, ConnectApplication())

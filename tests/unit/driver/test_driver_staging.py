@@ -1,4 +1,4 @@
-"""What may be staged, and what an attempt leaves behind."""
+"""Outputs that may be staged, and what an attempt leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between Spark's versions."""
+"""Differences between Spark's versions."""
 
 from __future__ import annotations
 

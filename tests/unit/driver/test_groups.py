@@ -1,4 +1,4 @@
-"""What identifies a group of runs, what its commit says of it, and which tables keep its intervals apart."""
+"""The identity of a group of runs, what its commit says of it, and which tables keep its intervals apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long what was replaced stays: as long as the publication that replaced it said, whoever clears up later."""
+"""Replaced output stays as long as the publication that replaced it said, whoever clears up later."""
 
 from __future__ import annotations
 

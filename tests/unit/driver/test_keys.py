@@ -1,4 +1,4 @@
-"""Which values of a table's key an interval has, the condition for its rows, and what cannot be told apart."""
+"""Values of a table's key for an interval, the condition for its rows, and what cannot be told apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an undo stages of directories, and when it refuses."""
+"""Directories that an undo stages, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fields in a script's arguments become, by interval, zone and step; and what each mistake is told."""
+"""Values of the fields in a script's arguments, by interval, zone and step, and the message for each mistake."""
 
 from __future__ import annotations
 

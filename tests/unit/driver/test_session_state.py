@@ -1,4 +1,4 @@
-"""What of a Connect session is restored between two runs, by what its client requested."""
+"""The parts of a Connect session that are restored between two runs, by what its client requested."""
 
 from __future__ import annotations
 

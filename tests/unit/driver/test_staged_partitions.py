@@ -1,4 +1,4 @@
-"""What a script that writes partitions below a root may write, and what of it is published."""
+"""Partitions that a script may write below a root, and those of them that are published."""
 
 from __future__ import annotations
 

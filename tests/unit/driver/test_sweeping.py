@@ -1,4 +1,4 @@
-"""Which staged tables of earlier attempts are dropped."""
+"""Staged tables of earlier attempts that are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host answers its drivers, and that one that has hung up disturbs nothing."""
+"""Answers of a host to its drivers, and that one that has hung up disturbs nothing."""
 
 from __future__ import annotations
 

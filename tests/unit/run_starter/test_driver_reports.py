@@ -1,4 +1,4 @@
-"""What a host publishes of what its driver sends: reports on the driver's own attempt and runs, and nothing else."""
+"""A host publishes its driver's reports on the driver's own attempt and runs, and nothing else."""
 
 from __future__ import annotations
 

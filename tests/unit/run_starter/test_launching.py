@@ -1,4 +1,4 @@
-"""What a launch says of the attempts before it."""
+"""A launch and the attempts before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many attempts end in one transaction when their leases do."""
+"""The number of attempts that end in one transaction when their leases do."""
 
 from __future__ import annotations
 

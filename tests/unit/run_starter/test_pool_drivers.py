@@ -1,4 +1,4 @@
-"""How a pool's drivers are started: their Python, their environment, and what is masked."""
+"""The start of a pool's drivers: their Python, their environment, and what is masked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which seats a host makes warm, and what it does with the attempts in them."""
+"""Seats that a host makes warm, and the attempts in them."""
 
 from __future__ import annotations
 

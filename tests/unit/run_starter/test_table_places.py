@@ -1,4 +1,4 @@
-"""What becomes of a run whose rows must not be published, as another pipeline's are there."""
+"""A run whose rows must not be published, as another pipeline's are there."""
 
 from __future__ import annotations
 

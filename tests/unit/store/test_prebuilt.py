@@ -44,7 +44,7 @@ from run_starter.definitions import Definitions
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OWN = SERVICE_TABLES[RUN_STARTER.package]
-KIND = digests.Kind("p", "a", "t", 5.0)
+KIND = digests.DigestKind("p", "a", "t", 5.0)
 NEW = attempts.NewAttempt("b", 1, "each", 0, 1, 1, 1, {}, "h", 1, 1)
 ALERT = DeadlineAlert.model_validate(alert("x", "RUN_QUEUED_AT", 1, callback="page"))
 SUBJECTS = [inserting.Subject(None, Arming(NOW, DeadlineState.ARMED))]
@@ -59,7 +59,7 @@ HOT = {
     "runs locked": lambda conn: runs.lock(conn, [1]),
     "failed runs": lambda conn: retries.failed(conn, "b", None, after=-1, most=1),
     "failed runs among": lambda conn: retries.failed(conn, "b", [1], after=-1, most=1),
-    "runs replaced": lambda conn: retries.replace(conn, [retries.Failed(1, 0, NOW)], NOW),
+    "runs replaced": lambda conn: retries.replace(conn, [retries.RetriableRun(1, 0, NOW)], NOW),
     "deadlines of replaced runs": lambda conn: retries.armed_deadlines(conn, [1], 1),
     "runs of attempts locked": lambda conn: runs.lock(conn, [1], live_of=[1]),
     "run moved": lambda conn: runs.move(conn, "running", [{"id": 1, "attempt_id": 1}], {"started_at": IfNull(NOW)}),
@@ -74,9 +74,9 @@ HOT = {
     "unacknowledged": lambda conn: hosts.unacknowledged(conn, [1]),
     "attempts of silent hosts": lambda conn: hosts.silent(conn, [1]),
     "shard waits": lambda conn: seat_waits.wait(
-        conn, 0, seat_waits.Kind("default", False), seat_waits.Rank(1, NOW), 1.0
+        conn, 0, seat_waits.SeatKind("default", False), seat_waits.Rank(1, NOW), 1.0
     ),
-    "shard waits no more": lambda conn: seat_waits.wait_no_more(conn, 0, seat_waits.Kind("default", False)),
+    "shard waits no more": lambda conn: seat_waits.wait_no_more(conn, 0, seat_waits.SeatKind("default", False)),
     "host": lambda conn: hosts.register(conn, "h", 2, 1.0, submits=True, note=None),
     "host renewed": lambda conn: hosts.renew(conn, 1, 1.0, submits=True, note="n"),
     "seats": lambda conn: hosts.seats_of(conn, [1]),

@@ -1,4 +1,4 @@
-"""What a request's conf lacks for its scripts, and intervals of which a script stages one directory."""
+"""Keys that a request's conf lacks for its scripts, and intervals of which a script stages one directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What drivers unpack: once a machine, complete or not at all, on top of their pool's Python."""
+"""Environments of drivers: unpacked once a machine, complete or not at all, on top of their pool's Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requirements files say, with all that they include."""
+"""Requirements files, with all that they include."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from retrofill_core.contract.topics import Service
 from retrofill_core.store.tables import SERVICE_TABLES, ServiceTables
 
 
-class Shards(Protocol):
+class OwnedShards(Protocol):
     """What the gauges show of an instance's shards; from any thread."""
 
     def owned(self) -> Sequence[int]:
@@ -23,7 +23,7 @@ class Shards(Protocol):
         """The number of shards that are assigned to it."""
 
 
-def register_gauges(service: Service, engine: Engine, shards: Shards, topics: TopicIds) -> None:
+def register_gauges(service: Service, engine: Engine, shards: OwnedShards, topics: TopicIds) -> None:
     """Export the gauges. Values are read on a scrape."""
     own = SERVICE_TABLES[service.package]
 

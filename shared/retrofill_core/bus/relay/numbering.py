@@ -28,7 +28,7 @@ from retrofill_core.bus.faults import Fenced
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.relay.cursor import Marks
 from retrofill_core.bus.relay.holds import Holds
-from retrofill_core.bus.relay.refusals import Decision, Hold, Narrow, SetAside, Stuck, Wait
+from retrofill_core.bus.relay.refusals import Decision, HeldTopics, Narrow, RefusedAlone, Stuck, Wait
 from retrofill_core.bus.went_back import contradiction
 from retrofill_core.contract.topics import TRANSACTIONAL_IDS, Service, Topic
 from retrofill_core.store.arrays import one_of
@@ -151,13 +151,13 @@ class Numbering:
             case Narrow(rows):
                 self._limit = rows
                 return ids[:rows]
-            case Hold(topics):
+            case HeldTopics(topics):
                 return [row.id for row in self._rows(conn, ids) if row.topic not in topics]
             case Stuck(topics):
                 # It may only have been slow: then fewer rows get through.
                 self._limit = max(1, len(ids) // 2)
                 return [row.id for row in self._rows(conn, ids) if row.topic not in topics]
-            case SetAside(id, reason):
+            case RefusedAlone(id, reason):
                 crash_point("relay:setting-aside")
                 set_aside(conn, self._service, self._own, id, reason)
                 return [each for each in ids if each != id]

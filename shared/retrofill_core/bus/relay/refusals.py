@@ -52,7 +52,7 @@ class Narrow:
 
 
 @dataclass(frozen=True)
-class Hold:
+class HeldTopics:
     """Topics that accept nothing, with the reason. Rows of other topics continue."""
 
     topics: Mapping[str, str]
@@ -66,14 +66,14 @@ class Stuck:
 
 
 @dataclass(frozen=True)
-class SetAside:
+class RefusedAlone:
     """This row, alone in its batch, is refused permanently."""
 
     row: int
     reason: str
 
 
-Decision = Wait | Narrow | Hold | Stuck | SetAside
+Decision = Wait | Narrow | HeldTopics | Stuck | RefusedAlone
 
 
 def decide(
@@ -93,17 +93,17 @@ def decide(
     """
     topics = {topic: refused[id].text for id, topic in rows if id in refused and refused[id].code in TOPIC_CODES}
     if topics:
-        return Hold(topics)
+        return HeldTopics(topics)
     named = [n for n, (id, _) in enumerate(rows) if id in refused and refused[id].code in ROW_CODES]
     if named:
         id = rows[named[0]][0]
         if len(rows) == 1:
-            return SetAside(id, refused[id].text)
+            return RefusedAlone(id, refused[id].text)
         return Narrow(named[0] or (1 if len(named) == 1 else len(rows) // 2))
     if overall is not None and overall.code in TOPIC_CODES and rows:
         # A missing write permission is reported for the transaction, without the topic.
         all_topics = {topic for _, topic in rows}
-        return Hold(dict.fromkeys(all_topics, overall.text)) if len(all_topics) == 1 else Narrow(len(rows) // 2)
+        return HeldTopics(dict.fromkeys(all_topics, overall.text)) if len(all_topics) == 1 else Narrow(len(rows) // 2)
     if stuck:
         return Stuck(frozenset(topic for id, topic in rows if id in stuck))
     if slow and len(rows) > 1:

@@ -8,7 +8,7 @@ from retrofill.log import get_log
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.relay.holds import Holds
 from retrofill_core.bus.relay.numbering import Batch
-from retrofill_core.bus.relay.refusals import Decision, Hold, Narrow, Stuck
+from retrofill_core.bus.relay.refusals import Decision, HeldTopics, Narrow, Stuck
 from retrofill_core.bus.relay.sending import Sending
 from retrofill_core.store.outbox import Stored, unpack_headers
 
@@ -18,7 +18,7 @@ log = get_log(__name__)
 def report(decision: Decision, batch: Batch, sending: Sending, holds: Holds) -> None:
     """Log ``decision`` and hold its topics."""
     match decision:
-        case Hold(topics):
+        case HeldTopics(topics):
             for topic, reason in topics.items():
                 holds.hold(topic, reason)
                 metrics.RETRIES.labels("relay", "topic").inc()
