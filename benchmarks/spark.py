@@ -78,8 +78,9 @@ def run() -> Sequence[Figure]:
         batches = Way(lambda id: backfilled(user, EACH, chosen, id, BATCH))
         ranges = Way(lambda id: backfilled(user, RANGE, chosen, id, DAYS))
         loop = Way(lambda _: bare_loop(user, chosen, parallel))
+        sessions = Way(lambda _: bare_loop(user, chosen, parallel, shared=False))
         job = Way(lambda _: bare_job(user, chosen))
-        ways = {"single": single, "batches": batches, "ranges": ranges, "loop": loop, "job": job}
+        ways = {"single": single, "batches": batches, "ranges": ranges, "loop": loop, "sessions": sessions, "job": job}
         for name, way in ways.items():
             way.warm_up(f"warm-{name}")
         for n in range(REPEATS):
@@ -93,11 +94,18 @@ def run() -> Sequence[Figure]:
         figure(f"a day of {DAYS}, in batches of {BATCH}", "s", batches.seconds),
         figure(f"a day of {DAYS}, one by one", "s", single.seconds),
         figure(f"a day of {DAYS} in a plain loop, {parallel} at a time", "s", loop.seconds),
+        figure(f"a day of {DAYS} in a plain loop with a session for each day", "s", sessions.seconds),
         figure(f"a day of {DAYS} in one job", "s", job.seconds),
         figure("in ranges, beside the one job", "x", ratios(ranges.seconds, job.seconds), at_most=1.3),
         figure("in ranges, faster than the plain loop", "x", ratios(loop.seconds, ranges.seconds), at_least=4),
         figure("in batches, beside the plain loop", "x", ratios(batches.seconds, loop.seconds), at_most=IN_BATCHES),
         figure("one by one, beside the plain loop", "x", ratios(single.seconds, loop.seconds), at_most=ONE_BY_ONE),
+        figure(
+            "one by one, beside the loop with a session for each day", "x", ratios(single.seconds, sessions.seconds)
+        ),
+        figure(
+            "the loop with a session for each day, beside the plain loop", "x", ratios(sessions.seconds, loop.seconds)
+        ),
         figure(f"{ON_SPARK}, in batches", "x", ratios(batches.on_spark(), loop.on_spark()), at_most=IN_BATCHES),
         figure(f"{ON_SPARK}, one by one", "x", ratios(single.on_spark(), loop.on_spark()), at_most=ONE_BY_ONE),
         *cpu_figures("a day in batches", batches.cpu),

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -83,13 +83,14 @@ def days(count: int, first: int = 0) -> list[str]:
     return [(FIRST + timedelta(days=first + n)).isoformat() for n in range(count)]
 
 
-def bare_loop(user: User, chosen: Sequence[str], parallel: int) -> float:
-    """Seconds of the same work in a plain loop in one session, ``parallel`` days at a time."""
+def bare_loop(user: User, chosen: Sequence[str], parallel: int, *, shared: bool = True) -> float:
+    """Seconds of the same work in a plain loop, ``parallel`` days at a time, in one session or each day in its own."""
     scratch = str(scratch_of(user, BARE))
     with _session(user) as spark, ThreadPoolExecutor(parallel) as threads:
 
         def one(day: str) -> None:
-            plain_days(spark, scratch, [day])
+            with nullcontext(spark) if shared else _session(user) as used:
+                plain_days(used, scratch, [day])
 
         list(threads.map(one, chosen[:WARM_DAYS]))
         began = time.monotonic()
