@@ -51,10 +51,9 @@ def to_replace(workers: Sequence[W], wanted: Sequence[Waiting], slots: int) -> l
     return _idle(workers)[: max(0, unmet)]
 
 
-def to_start(workers: Sequence[Warm], wanted: Sequence[Waiting], otherwise: Packed | None) -> Packed | None:
-    """The environment of the next driver."""
-    unmet = _unmet(workers, wanted)
-    return unmet[0] if unmet else otherwise
+def to_start(workers: Sequence[Warm], wanted: Sequence[Waiting], otherwise: Packed | None) -> list[Packed | None]:
+    """The environments of which the next driver may be, the preferred one first."""
+    return _unmet(workers, wanted) or [otherwise]
 
 
 def _unmet(workers: Sequence[Warm], wanted: Sequence[Waiting]) -> list[Packed | None]:

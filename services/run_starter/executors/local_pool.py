@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import signal
 import subprocess
 import threading
 from collections import deque
@@ -17,15 +19,23 @@ from retrofill.system.groups import lines_until_exit
 from retrofill_core.driver_package import entry, package
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.environments import Packed
+from retrofill_core.user_code.store import CannotUnpackHere, CodeUnavailable
 from run_starter.executors import Condition, Host, Key, LaunchRequest, choosing, processes
 from run_starter.executors.answers import Answers
 from run_starter.executors.command import Drivers, told, versions
+from run_starter.executors.failures import TRIES, Failures
 from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.worker import Worker
 
 log = get_log(__name__)
 CLOSE_SECONDS = 5.0
+MIN_LIMIT_SECONDS = 30.0
+ADVICE = "correct its requirements and apply the pipeline again"
+# What ends a process is then the kernel, which is short of memory, or somebody at this machine.
+_NOT_ITS_OWN = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
+# What an environment whose interpreter cannot be executed fails with.
+_NOT_EXECUTABLE = (errno.ENOENT, errno.ENOEXEC, errno.EACCES, errno.ENOTDIR, errno.ELOOP)
 
 
 class LocalPool:
@@ -51,14 +61,18 @@ class LocalPool:
         # Of the last driver that was ready.
         self._versions = Condition(0)
         self._slots = settings.driver_slots
+        # For a driver to get ready: so many tries fit into the time that an attempt waits.
+        self._limit = max(settings.driver_start_seconds / TRIES, min(settings.driver_start_seconds, MIN_LIMIT_SECONDS))
         self._lock = threading.Lock()
         self._workers: list[Worker] = []
         self._waiting: deque[LaunchRequest] = deque()
-        # In a row: processes that did not get ready, and attempts that ended before they began.
-        self._failures = 0
-        self._never_began = 0
+        # By environment: processes that did not get ready, and attempts that ended before they began.
+        self._unready: Failures[Packed | None] = Failures()
+        self._unbegun: Failures[Packed | None] = Failures()
         self._note: str | None = None
         self._closed = threading.Event()
+        # Set when another environment may be wanted.
+        self._woken = threading.Event()
         # Each is a driver to start, with the environment that it gets unless another is waited for; an empty one stops.
         self._spawns: SimpleQueue[tuple[Packed | None, ...]] = SimpleQueue()
         # The kernel ends drivers with the thread that started them, so this thread stays.
@@ -71,8 +85,10 @@ class LocalPool:
 
     def condition(self) -> Condition:
         with self._lock:
-            room = sum(worker.ready and not worker.retiring for worker in self._workers)
-            return replace(self._versions, room=room, note=self._note if room < self._slots else None)
+            ready = sum(worker.ready and not worker.retiring for worker in self._workers)
+            # What waits for a driver has a seat, but takes none of the ready ones: they are for other seats.
+            room = min(ready + len(self._waiting), self._slots)
+            return replace(self._versions, room=room, note=self._note if ready < self._slots else None)
 
     def hosted(self) -> set[Key]:
         with self._lock:
@@ -100,6 +116,7 @@ class LocalPool:
             waiting = [each for each in self._waiting if each.key == key]
             for each in waiting:
                 self._waiting.remove(each)
+            self._woken.set()
             busy = [each for each in self._workers if each.answers is not None and each.answers.launch.key == key]
             for worker in busy:
                 # If it finishes right now, it must not be given another run, which this would end.
@@ -112,6 +129,7 @@ class LocalPool:
     def close(self) -> None:
         """End all processes and report the busy ones."""
         self._closed.set()
+        self._woken.set()
         self._spawns.put(())
         with self._lock:
             waiting, self._waiting = list(self._waiting), deque()
@@ -131,26 +149,38 @@ class LocalPool:
 
     def _spawn_loop(self) -> None:
         while (spawn := self._spawns.get()) and not self._closed.is_set():
-            if failures := max(self._failures, self._never_began):
-                self._closed.wait(processes.pause(failures))
+            packed = self._next(*spawn)
             if not self._closed.is_set():
-                self._spawn(*spawn)
+                self._spawn(packed)
         # This thread is the drivers' parent, so it must not end before the process does.
         self._closed.wait()
         threading.Event().wait()
 
+    def _next(self, otherwise: Packed | None) -> Packed | None:
+        """The environment of the next driver, once its pause is over. One that fails holds up no other."""
+        while True:
+            self._woken.clear()
+            with self._lock:
+                packed = min(choosing.to_start(self._workers, self._wanted(), otherwise), key=self._pause)
+                seconds = self._pause(packed)
+            if seconds <= 0 or self._closed.is_set():
+                return packed
+            self._woken.wait(seconds)
+
+    def _pause(self, packed: Packed | None) -> float:
+        return max(each.pause(packed) for each in (self._unready, self._unbegun))
+
     def _spawn(self, packed: Packed | None) -> None:
-        with self._lock:
-            packed = choosing.to_start(self._workers, self._wanted(), packed)
         try:
             worker = self._begin(packed)
         except Exception as e:  # noqa: BLE001 - out of memory, threads, files or disk space, or no code
             # Retry, because only this thread starts drivers.
             log.error("driver_not_started", error=str(e))
             with self._lock:
-                self._failures += 1
                 self._note = f"no driver process can be started: {e}"
-            self._spawns.put((packed,))
+                self._unready.failed(packed, self._note, fault=_is_fault(e))
+            self._spawns.put((self._drivers.packed,))
+            self._assign()
             self._host.changed()
             return
         if self._closed.is_set():
@@ -163,7 +193,7 @@ class LocalPool:
         worker.send({"settings": told(self._drivers.settings)})
         # Under one lock: its reader must not find it missing.
         with self._lock:
-            worker.begin(self._listen)
+            worker.begin(self._listen, self._limit)
             self._workers.append(worker)
         return worker
 
@@ -215,8 +245,8 @@ class LocalPool:
     def _on_ready(self, worker: Worker, fields: Any) -> None:
         with self._lock:
             self._versions = versions(fields)
-            worker.ready = True
-            self._failures = 0
+            worker.is_ready()
+            self._unready.worked(worker.packed)
         self._host.changed()
         self._assign()
 
@@ -226,7 +256,8 @@ class LocalPool:
         if answers is None or not answers.hear(kind, fields):
             return False
         if kind == "may_begin":
-            self._never_began = 0
+            with self._lock:
+                self._unbegun.worked(worker.packed)
         return True
 
     def _on_done(self, worker: Worker, fields: dict[str, Any]) -> None:
@@ -238,6 +269,8 @@ class LocalPool:
 
     def _on_exit(self, worker: Worker) -> None:
         reason = processes.exit_reason(worker.process, worker.why_lost)
+        if worker.overdue:
+            reason = f"the driver process was not ready within {self._limit:.0f} seconds"
         worker.hang_up()
         if not worker.ready and worker.why_lost is None:
             words = processes.last_words(self._settings.home, worker.logged)
@@ -249,15 +282,17 @@ class LocalPool:
                 self._workers.remove(worker)
                 # One that its host ended did not fail.
                 began_nothing = answers is not None and answers.begun is None and not worker.retiring
-                self._failures += not worker.ready
-                self._never_began += began_nothing
-                if began_nothing or not worker.ready:
+                failed = self._unbegun if began_nothing else None if worker.ready else self._unready
+                if failed is not None:
                     self._note = reason
+                    failed.failed(worker.packed, reason, fault=_ended_itself(worker))
+            stays = worker.ready and self._blamed(worker.packed) is None
         if known and not self._closed.is_set():
             log.warning("driver_exited", pid=worker.process.pid, reason=reason, was_ready=worker.ready)
-            self._spawns.put((worker.packed,))
+            self._spawns.put((worker.packed if stays else self._drivers.packed,))
         if answers is not None:
             answers.ended(reported=False, reason=reason, unheard=processes.was_unheard(worker.process))
+        self._assign()
         self._host.changed()
 
     def _left(self, worker: Worker) -> Answers | None:
@@ -269,10 +304,27 @@ class LocalPool:
         """What waiting attempts need. The caller holds the lock."""
         return [choosing.Waiting(launch, self._interpreters.packed_of(launch)) for launch in self._waiting]
 
+    def _blamed(self, packed: Packed | None) -> str | None:
+        """Why attempts of this environment fail, if drivers start here, and not in it. The caller holds the lock.
+
+        A pool whose own drivers do not start gets no attempts until they do.
+        """
+        own = self._drivers.packed
+        if packed == own or self._unready.blamed(own) is not None:
+            return None
+        reason = self._unready.blamed(packed) or self._unbegun.blamed(packed)
+        return reason and f"no driver starts in the pipeline's environment, after {TRIES} tries: {reason}: {ADVICE}"
+
     def _assign(self) -> None:
-        """Give waiting attempts to idle warm processes, and replace those of environments that none needs."""
+        """Give waiting attempts to idle warm processes, and replace those of environments that none needs.
+
+        Attempts whose environment does not start fail.
+        """
         given: list[tuple[Worker, LaunchRequest]] = []
         with self._lock:
+            blamed = [(each.launch, why) for each in self._wanted() if (why := self._blamed(each.packed)) is not None]
+            for launch, _ in blamed:
+                self._waiting.remove(launch)
             for worker, launch in choosing.matches(self._workers, self._wanted()):
                 self._waiting.remove(launch)
                 worker.answers = Answers(self._host, launch, worker.send)
@@ -280,10 +332,28 @@ class LocalPool:
             replaced = choosing.to_replace(self._workers, self._wanted(), self._slots)
             for worker in replaced:
                 self._workers.remove(worker)
+        self._woken.set()
         for worker, launch in given:
             # If the process has exited, its reader reports the launch as lost. If it never reads it, it is ended once
             # the attempt's lease is over.
             worker.send({"launch": launch.as_json()})
+        for launch, why in blamed:
+            self._host.refused(launch, why, kind=CodeUnavailable.__name__)
         for worker in replaced:
             self._spawns.put((worker.packed,))
             worker.retire()
+
+
+def _ended_itself(worker: Worker) -> bool:
+    """Whether a process that failed did so by what it executes, which would do so elsewhere too.
+
+    Of what is none of its own, as Spark that does not answer, it says so itself.
+    """
+    return worker.overdue or (worker.why_lost is None and worker.process.returncode not in _NOT_ITS_OWN)
+
+
+def _is_fault(error: Exception) -> bool:
+    """Whether a process cannot be started because of its environment."""
+    if isinstance(error, CodeUnavailable):
+        return not isinstance(error, CannotUnpackHere)
+    return isinstance(error, OSError) and error.errno in _NOT_EXECUTABLE

@@ -8,14 +8,15 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from retrofill.errors import first_line
+from retrofill.errors import kind_and_line
 from retrofill.log import get_log
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.environments import Packed
 from retrofill_core.user_code.store import CannotUnpackHere, CodeUnavailable
 from retrofill_core.user_code.unpacked import cache_of, unpacked
-from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
+from run_starter.executors import Condition, Host, Key, LaunchRequest, submission
+from run_starter.executors.failures import Failures
 from run_starter.executors.interpreters import Interpreters
 
 log = get_log(__name__)
@@ -50,13 +51,17 @@ class Preparing:
         self._lock = threading.RLock()
         # In order. What is here has a thread.
         self._launches: dict[Needed, dict[Key, LaunchRequest]] = defaultdict(dict)
-        # In a row, of this machine's own fault, and why the last one failed.
-        self._failures = 0
+        self._failures: Failures[Needed] = Failures()
+        # After a failure of this machine's own.
         self._not_before = 0.0
         self._note: str | None = None
+        self._closed = threading.Event()
 
     def condition(self) -> Condition:
-        """``submits``: whether launches are welcome. They are not for a while after this machine could not unpack."""
+        """``submits``: whether launches are welcome.
+
+        They are not for a few seconds after this machine could not unpack something, which another one may be able to.
+        """
         return Condition(0, submits=time.monotonic() >= self._not_before, note=self._note)
 
     def waiting(self) -> list[LaunchRequest]:
@@ -73,9 +78,12 @@ class Preparing:
             self._then(launch)
             return
         with self._lock:
-            is_first = needed not in self._launches
-            self._launches[needed][launch.key] = launch
-        if is_first:
+            blamed, is_first = self._failures.blamed(needed), needed not in self._launches
+            if blamed is None:
+                self._launches[needed][launch.key] = launch
+        if blamed is not None:
+            self._host.refused(launch, blamed, kind=CodeUnavailable.__name__)
+        elif is_first:
             self._begin(needed)
 
     def _needed(self, launch: LaunchRequest) -> Needed:
@@ -97,7 +105,7 @@ class Preparing:
         try:
             threading.Thread(target=self._prepare, args=(needed,), name="prepare", daemon=True).start()
         except RuntimeError as e:
-            self._release(needed, f"{needed} cannot be unpacked: {e}")
+            self._failed(needed, f"{needed} cannot be unpacked: {e}", here=True)
 
     def end(self, key: Key) -> None:
         with self._lock:
@@ -106,31 +114,57 @@ class Preparing:
             self._host.driver_ended(launch, reported=False, reason="ended before its code was unpacked")
 
     def close(self) -> None:
+        self._closed.set()
         for launch in self.waiting():
             self.end(launch.key)
 
     def _prepare(self, needed: Needed) -> None:
-        error = None
-        try:
-            self._interpreters.get(needed.packed)
-            self._unpack(needed.code)
-        except CannotUnpackHere as e:
-            self._release(needed, str(e))
-            return
-        except CodeUnavailable as e:
-            error = str(e)
-        except Exception as e:  # noqa: BLE001 - without an answer, the launches would wait forever
-            error = f"{needed} cannot be unpacked: {type(e).__name__}: {first_line(e)}"
+        """Unpack what is needed. It is tried again while launches wait for it, unless that fails too often."""
+        again = True
+        while again:
+            with self._lock:
+                pause = self._failures.pause(needed)
+            self._closed.wait(pause)
+            try:
+                self._interpreters.get(needed.packed)
+                self._unpack(needed.code)
+            except CodeUnavailable as e:
+                again = self._failed(needed, str(e), here=isinstance(e, CannotUnpackHere))
+            except Exception as e:  # noqa: BLE001 - without an answer, the launches would wait forever
+                again = self._failed(needed, f"{needed} cannot be unpacked: {kind_and_line(e)}", here=False)
+            else:
+                again = self._worked(needed)
+
+    def _worked(self, needed: Needed) -> bool:
         # Under the lock, so that each launch is always hosted here or there.
         with self._lock:
+            self._failures.worked(needed)
+            self._note = None
+            for launch in self._launches.pop(needed).values():
+                self._then(launch)
+        return False
+
+    def _failed(self, needed: Needed, reason: str, *, here: bool) -> bool:
+        """Returns whether to try it again. After the last try its launches fail, and no others.
+
+        Of a failure ``here``, this machine is to blame. Until the last try other hosts get its launches, and this one
+        gets none for a while.
+        """
+        with self._lock:
+            self._failures.failed(needed, reason, fault=not here)
+            final = self._failures.are_final(needed)
+            if not (final or here) and self._launches[needed]:
+                return True
             launches = self._launches.pop(needed).values()
-            if error is None:
-                self._failures, self._note = 0, None
-                for launch in launches:
-                    self._then(launch)
-        if error is not None:
-            for launch in launches:
-                self._host.refused(launch, error, kind=CodeUnavailable.__name__)
+            if here:
+                self._note = reason
+                self._not_before = time.monotonic() + (0.0 if final else self._failures.pause(needed))
+        for launch in launches:
+            if final:
+                self._host.refused(launch, reason, kind=CodeUnavailable.__name__)
+            else:
+                self._host.driver_ended(launch, reported=False, reason=reason)
+        return False
 
     def _unpack(self, code: str | None) -> None:
         """Raises ``CannotUnpackHere``. Of what else is wrong with code, the run says so that needs it."""
@@ -141,13 +175,3 @@ class Preparing:
             raise
         except CodeUnavailable as e:
             log.warning("code_not_unpacked", error=str(e))
-
-    def _release(self, needed: Needed, reason: str) -> None:
-        """Leave launches to other hosts, and to this one after a pause, which is longer each time."""
-        with self._lock:
-            launches = self._launches.pop(needed).values()
-            self._failures += 1
-            self._not_before = time.monotonic() + processes.pause(self._failures)
-            self._note = reason
-        for launch in launches:
-            self._host.driver_ended(launch, reported=False, reason=reason)

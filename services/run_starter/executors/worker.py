@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from retrofill_core.user_code.environments import Packed
+from run_starter.executors import processes
 from run_starter.executors.answers import Answers
 
 
@@ -31,21 +32,41 @@ class Worker:
         self.answers: Answers | None = None
         self.reader: threading.Thread | None = None
         self.why_lost: str | None = None
+        # Whether it was ended because it did not get ready in time.
+        self.overdue = False
+        self._limit: threading.Timer | None = None
         # ``None`` closes the process's input.
         self._messages: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
 
-    def begin(self, listen: Callable[[Worker], None]) -> None:
-        """Start its threads; the reader's calls ``listen``. Raises ``RuntimeError`` after it has killed the process."""
+    def begin(self, listen: Callable[[Worker], None], seconds: float) -> None:
+        """Start its threads; the reader's calls ``listen``. Raises ``RuntimeError`` after it has killed the process.
+
+        It is ended if it is not ready after so many ``seconds``.
+        """
+        self._limit = threading.Timer(seconds, self._give_up)
+        self._limit.daemon = True
         self.reader = threading.Thread(target=listen, args=(self,), name="driver-reader", daemon=True)
         try:
             threading.Thread(target=self._write, name="driver-writer", daemon=True).start()
             self.reader.start()
+            self._limit.start()
         except RuntimeError:
             # No thread can be started, so nobody would notice its end.
             self.hang_up()
             self.process.kill()
             self.process.wait()
             raise
+
+    def is_ready(self) -> None:
+        """It may be given attempts."""
+        self.ready = True
+        if self._limit is not None:
+            self._limit.cancel()
+
+    def _give_up(self) -> None:
+        if not self.ready:
+            self.overdue = True
+            processes.end(self.process)
 
     @property
     def busy(self) -> bool:
@@ -63,6 +84,8 @@ class Worker:
 
     def hang_up(self) -> None:
         """Close the process's input, after all messages. Never blocks."""
+        if self._limit is not None:
+            self._limit.cancel()
         self._messages.put(None)
 
     def _write(self) -> None:

@@ -29,6 +29,10 @@ def reach(remote: str | None, fail: Callable[[str], object], server: ConnectAppl
     late.start()
     try:
         _ask(remote, server)
+    except ImportError:
+        # Of a package that is imported late: not Spark is to blame.
+        late.cancel()
+        raise
     except Exception as e:  # noqa: BLE001 - whatever it is, no attempt could use this process
         fail(f"{where}: {line_of(e)}")
     late.cancel()

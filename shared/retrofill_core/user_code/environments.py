@@ -27,6 +27,8 @@ from retrofill_core.user_code.unpacked import LEFT_BEHIND_SECONDS, cache_of, one
 # How long to wait for another process that fetches or unpacks the same, before doing it too.
 LOCK_SECONDS = 600.0
 UNPACK_SECONDS = 600.0
+# How long its interpreter may take to start.
+CHECK_SECONDS = 100.0
 # Variables with which another Python would be used, or other packages than those that are unpacked.
 _NOT_INHERITED = re.compile("PYTHONPATH|PYTHONHOME|PEX_.*")
 AGAIN = "then run the failed runs again"
@@ -162,11 +164,16 @@ class Environments:
         """
         made = self._folder / f"{target.name}.{uuid.uuid4().hex[:8]}"
         try:
-            self._run([self._python, str(self._file(packed)), "venv", "--collisions-ok", str(made)], {"PEX_TOOLS": "1"})
+            venv = [self._python, str(self._file(packed)), "venv", "--collisions-ok", str(made)]
+            self._run(venv, {"PEX_TOOLS": "1"}, UNPACK_SECONDS)
             python = str(made / "bin" / "python")
-            _add_below(Interpreter.at(python).packages[0], self.base.packages)
+            try:
+                packages = Interpreter.at(python).packages
+            except NoInterpreter as e:
+                raise CodeUnavailable(self._not_usable(str(e))) from e
+            _add_below(packages[0], self.base.packages)
             if self._check:
-                self._run([python, *self._check], {})
+                self._run([python, *self._check], {}, CHECK_SECONDS)
             sync_trees([made])
             # Of two that were made at once, one gets the name.
             with suppress(FileExistsError):
@@ -176,30 +183,34 @@ class Environments:
             if not (target.exists() and target.samefile(made)):
                 shutil.rmtree(made, ignore_errors=True)
 
-    def _run(self, command: Sequence[str], variables: dict[str, str]) -> None:
+    def _run(self, command: Sequence[str], variables: dict[str, str], seconds: float) -> None:
         inherited = {name: value for name, value in self._environment.items() if not _NOT_INHERITED.fullmatch(name)}
         own = {"PEX_ROOT": str(self._folder / "pex"), "PEX_IGNORE_RCFILES": "1", **variables}
         try:
             subprocess.run(
                 command,
                 env={**inherited, **own},
+                stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=UNPACK_SECONDS,
+                timeout=seconds,
                 check=True,
             )
         except subprocess.TimeoutExpired as e:
-            raise CodeUnavailable(f"the environment cannot be unpacked in {UNPACK_SECONDS:.0f} seconds, {AGAIN}") from e
+            raise CodeUnavailable(self._not_usable(f"it was not ready within {seconds:.0f} seconds")) from e
         except subprocess.CalledProcessError as e:
             last = last_line(e.stderr)
-            why = masked(last) or f"status {e.returncode}"
+            why = masked(last) or (f"signal {-e.returncode}" if e.returncode < 0 else f"status {e.returncode}")
             if any(f"[Errno {number}]" in last for number in OF_THIS_MACHINE):
                 raise CannotUnpackHere(f"the environment cannot be unpacked into {self._folder}: {why}") from e
-            raise CodeUnavailable(
-                f"the environment cannot be used with {self._python}: {why}: correct its requirements and apply the pipeline "
-                "again, or use another pool"
-            ) from e
+            raise CodeUnavailable(self._not_usable(why)) from e
+
+    def _not_usable(self, why: str) -> str:
+        return (
+            f"the environment cannot be used with {self._python}: {why}: correct its requirements and apply the pipeline "
+            "again, or use another pool"
+        )
 
 
 def _add_below(folder: str, packages: Sequence[str]) -> None:

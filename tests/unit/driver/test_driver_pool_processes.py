@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,7 +19,7 @@ from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import World, launch, pids, world
 
 from retrofill_tools.stack.processes import is_alive
-from run_starter.executors import Condition, processes
+from run_starter.executors import Condition, failures, processes
 from run_starter.executors.local_pool import LocalPool
 
 __all__ = ["world"]
@@ -85,13 +86,15 @@ def test_a_process_that_is_being_ended_is_given_nothing_more(world: World, monke
 def waits_of(pool: LocalPool, monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[float]:
     """How long the pool waits from now on, which it does not do really."""
     waits: queue.SimpleQueue[float] = queue.SimpleQueue()
-    go_on = pool._closed.wait
+    now = [0.0]
 
-    def wait(seconds: float | None = None) -> bool:
-        waits.put(seconds or 0.0)
-        return go_on(0.01)
+    def wait(seconds: float) -> bool:
+        waits.put(seconds)
+        now[0] += seconds
+        return False
 
-    monkeypatch.setattr(pool._closed, "wait", wait)
+    monkeypatch.setattr(pool._woken, "wait", wait)
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return waits
 
 
@@ -105,7 +108,7 @@ def test_a_driver_that_does_not_start_is_tried_again_ever_more_slowly(
     )
     # Even after thousands of failures the pause stays finite.
     waits = waits_of(pool, monkeypatch)
-    pool._failures = 5000
+    pool._unready._failed[None] = failures._Failed(5000)
     pool.launch(launch(1))
     assert [waits.get(timeout=20) for _ in range(3)][1:] == [processes.MAX_BACKOFF_SECONDS] * 2
     pool._command = (sys.executable, str(world.file))

@@ -25,13 +25,13 @@ from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import build
 from retrofill_core.user_code.environments import Packed
 from retrofill_core.user_code.open_store import open_store
-from run_starter.executors import NOT_ALLOWED, Condition, LaunchRequest, choosing
+from run_starter.executors import NOT_ALLOWED, Condition, LaunchRequest, choosing, failures, processes
 from run_starter.executors import preparing as module
 from run_starter.executors.build import Dispatch
 from run_starter.executors.choosing import Waiting
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers, drivers_of
-from run_starter.executors.interpreters import Interpreters
+from run_starter.executors.interpreters import Interpreter, Interpreters
 from run_starter.executors.preparing import Preparing
 
 __all__ = ["world"]
@@ -88,7 +88,7 @@ def test_one_that_nobody_waits_for_is_replaced(
     asked = wanted(*environments)
     assert len(choosing.to_replace(workers, asked, slots)) == replaced
     # Else it is as the one before it, of B.
-    assert choosing.to_start(workers, asked, B) == started
+    assert choosing.to_start(workers, asked, B)[0] == started
 
 
 @pytest.fixture(scope="module")
@@ -156,13 +156,33 @@ def test_launches_wait_until_their_environment_is_unpacked(
     assert passed.get_nowait().key == 4
 
 
-def test_runs_fail_whose_environment_cannot_be_had(tmp_path: Path, store: tuple[Path, list[PackedEnvironment]]) -> None:
+def test_runs_fail_whose_environment_cannot_be_had(
+    tmp_path: Path, store: tuple[Path, list[PackedEnvironment]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After three tries; the next ones at once."""
+    monkeypatch.setattr(processes, "pause", lambda _: 0.01)
     made, host, passed = preparing(tmp_path, store[0])
-    made.launch(in_environment(launch(1), store[1][0].model_copy(update={"sha256": "0" * 64})))
+    tries: list[Packed | None] = []
+    get = made._interpreters.get
+
+    def counted(packed: Packed | None) -> Interpreter:
+        tries.append(packed)
+        return get(packed)
+
+    monkeypatch.setattr(made._interpreters, "get", counted)
+    missing = store[1][0].model_copy(update={"sha256": "0" * 64})
+    made.launch(in_environment(launch(1), missing))
     attempt, kind, reason = host.told.get(timeout=60)
     assert (attempt, kind) == (1, "CodeUnavailable")
     assert reason.startswith(f"{store[0]}/{'0' * 64}.pex cannot be copied to ")
-    assert passed.empty()
+    assert len(tries) == failures.TRIES
+    made.launch(in_environment(launch(2), missing))
+    assert host.told.get_nowait() == (2, kind, reason)
+    assert len(tries) == failures.TRIES
+    # Others have seats and drivers all the while.
+    assert made.condition().submits
+    made.launch(in_environment(launch(3), store[1][0]))
+    assert passed.get(timeout=60).key == 3
     assert made.hosted() == set()
 
 
@@ -179,11 +199,13 @@ def dispatch(folder: Path, store: Path, **more: Any) -> tuple[Dispatch, Host]:
     return made, host
 
 
-def test_a_host_that_cannot_unpack_leaves_runs_to_others_and_gets_nothing_for_a_while(
+def test_a_host_that_cannot_unpack_leaves_runs_to_others_and_then_fails_them(
     tmp_path: Path, store: tuple[Path, list[PackedEnvironment]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It gets nothing for a while after the first tries, and everything but this after the last one."""
     now = [100.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for each in (module, failures):
+        monkeypatch.setattr(each, "time", SimpleNamespace(monotonic=lambda: now[0]))
     (tmp_path / "cache").write_text("a file where a folder should be")
     made, host = dispatch(tmp_path, store[0])
     for seconds in (1.0, 2.0):
@@ -195,9 +217,18 @@ def test_a_host_that_cannot_unpack_leaves_runs_to_others_and_gets_nothing_for_a_
         now[0] += seconds
         assert (made.condition().room, made.condition().submits, made.condition().note) == (4, True, reason)
     assert host.told.empty()
+    for n in (2, 3):
+        # The next one is tried too: there may be space again, and another host takes the others meanwhile.
+        made.launch(in_environment(launch(n), store[1][0]))
+        attempt, kind, said = host.told.get(timeout=60)
+        assert (attempt, kind) == (n, "CodeUnavailable") and "check free space" in said
+        assert (made.condition().room, made.condition().submits, made.condition().note) == (4, True, said)
+        now[0] += processes.pause(n + 1)
+    made.launch(launch(4))
+    assert host.launched.get(timeout=60).key == 4
     (tmp_path / "cache").unlink()
-    made.launch(in_environment(launch(2), store[1][0]))
-    assert host.launched.get(timeout=60).key == 2
+    made.launch(in_environment(launch(5), store[1][0]))
+    assert host.launched.get(timeout=60).key == 5
     assert made.condition().note is None
 
 
@@ -321,6 +352,7 @@ def test_no_launch_waits_for_an_unpacking_that_broke(
         raise RuntimeError("out of\nthreads")
 
     monkeypatch.setattr(Interpreters, "get", broken)
+    monkeypatch.setattr(processes, "pause", lambda _: 0.01)
     made, host, _ = preparing(tmp_path, store[0])
     made.launch(in_environment(launch(1), store[1][0]))
     reason = f"the environment {store[1][0].sha256} cannot be unpacked: RuntimeError: out of"
