@@ -16,6 +16,7 @@ from tests.chaos import (
     short,
     small_disk,
     supervisors,
+    switches,
     users_limits,
 )
 from tests.chaos.scenarios import Scenario
@@ -38,6 +39,7 @@ LONG: dict[str, Scenario] = {
     "kafka-killed": server_faults.kafka_killed,
     "kafka-away": outages.kafka_away,
     "postgres-killed": server_faults.postgres_killed,
+    "postgres-switched": switches.postgres_switched,
     "commits-broken": server_faults.commits_broken,
     "postgres-line": server_faults.postgres_line,
     "kafka-line": server_faults.kafka_line,

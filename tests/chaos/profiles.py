@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from tests.chaos import bad_manners, clock_fault, driver_faults, outages, overload, scenarios, server_faults, several
+from tests.chaos import (
+    bad_manners,
+    clock_fault,
+    driver_faults,
+    outages,
+    overload,
+    scenarios,
+    server_faults,
+    several,
+    switches,
+)
 from tests.chaos.crew import NAMES
 from tests.chaos.plays import PLAYS
 from tests.chaos.scenarios import Scenario
@@ -39,6 +49,7 @@ SMALLER: Mapping[str, Scenario] = {
     # In real time.
     "kafka-away": partial(outages.kafka_away, lease=60.0, away=(10.0, 20.0, 60.0, 180.0)),
     "postgres-killed": partial(server_faults.postgres_killed, count=2),
+    "postgres-switched": partial(switches.postgres_switched, rounds=1),
     "commits-broken": _of(2, server_faults.commits_broken),
     "postgres-line": _of(1, server_faults.postgres_line),
     "kafka-line": _of(1, server_faults.kafka_line),

@@ -76,6 +76,16 @@ class Server:
             conn.execute("SELECT pg_reload_conf()")
         until(lambda: self.value("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1, "it is")
 
+    def be_asynchronous(self) -> None:
+        """Let no commit wait for a standby."""
+        with self._connect() as conn:
+            conn.execute("ALTER SYSTEM RESET ALL")
+            conn.execute("SELECT pg_reload_conf()")
+        until(lambda: self.value("SHOW synchronous_standby_names") == "", "it is")
+
+    def is_standby(self) -> bool:
+        return self._process is None or bool(self.value("SELECT pg_is_in_recovery()"))
+
     def promote(self) -> None:
         self.value("SELECT pg_promote()")
 
