@@ -34,7 +34,7 @@ from retrofill.sdk.names import (
     TriggerRule,
     check_name,
 )
-from retrofill.sdk.scripts import script_of, with_paths
+from retrofill.sdk.scripts import as_applied, script_of
 from retrofill.sdk.stages import stages
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Pipeline:
         retries: int = 0,
         retry_delay: Delay = 1.0,
         run_timeout: Timeout | None = None,
-        executor: str = "pool",
+        executor: str | None = None,
         pool: str = DEFAULT_POOL,
         spark_conf: Mapping[str, object] | None = None,
     ) -> None:
@@ -168,22 +168,60 @@ class Pipeline:
         script: str,
         *,
         args: Sequence[str] = (),
+        main_class: str | None = None,
         conf: Mapping[str, object] | None = None,
         py_files: Sequence[str] = (),
         jars: Sequence[str] = (),
+        packages: Sequence[str] = (),
         files: Sequence[str] = (),
+        archives: Sequence[str] = (),
+        templates: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
         deploy_mode: str = "client",
         **options: Unpack[TaskOptions],
     ) -> str:
-        """Register an existing PySpark script as a task.
+        """Register an existing PySpark script as a task, or a jar with its ``main_class``.
 
         ``args`` and the values of ``env`` may contain ``{interval.start:%Y-%m-%d}``, ``{run.id}`` or
         ``{conf[key]}``. Returns the task's name, for use in ``after``.
         """
-        with_it = {"args": args, "py_files": py_files, "jars": jars, "files": files}
-        made = script_of(script, lists=with_it, conf=_conf(conf), env=env or {}, deploy_mode=deploy_mode)
-        self._add(name, "submit", options, made)
+        lists = {
+            "args": args,
+            "py_files": py_files,
+            "jars": jars,
+            "packages": packages,
+            "files": files,
+            "archives": archives,
+            "templates": templates,
+        }
+        of_spark = {"main_class": main_class, "conf": _conf(conf), "deploy_mode": deploy_mode}
+        self._add(name, "submit", options, script_of(script, lists=lists, env=dict(env or {}), cwd=cwd, **of_spark))
+        return name
+
+    def command(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        files: Sequence[str] = (),
+        archives: Sequence[str] = (),
+        templates: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> str:
+        """Register any program with its arguments as a task, such as ``["dbt", "build"]`` or ``["./load.sh"]``.
+
+        The arguments and the values of ``env`` may contain ``{interval.start:%Y-%m-%d}``, ``{run.id}`` or
+        ``{conf[key]}``. Returns the task's name, for use in ``after``.
+        """
+        lists = {"command": command, "files": files, "archives": archives, "templates": templates}
+        made = script_of("", lists=lists, env=dict(env or {}), cwd=cwd)
+        if not command:
+            raise ValueError("the command is empty: give a program and its arguments")
+        script, *args = made.pop("command")
+        self._add(name, "command", options, {**made, "script": script, "args": args})
         return name
 
     def to_data(self, file: str | None = None) -> dict[str, Any]:
@@ -194,12 +232,13 @@ class Pipeline:
         folder = None if file is None else Path(file).parent
         tasks = [
             {
-                **with_paths(task, folder),
+                **as_applied(task, folder),
                 "stages": stages(self.functions[task["name"]]) if task["kind"] == "python" else None,
             }
             for task in self._tasks
         ]
-        return {"name": self.name, "tasks": tasks, **self._settings}
+        settings = {**self._settings, "executor": self._settings["executor"] or _executor(tasks)}
+        return {"name": self.name, "tasks": tasks, **settings}
 
     def _decorate(self, kind: str, options: FunctionOptions, function: Any = None) -> Any:
         def register(function: Function) -> Function:
@@ -243,6 +282,12 @@ class Pipeline:
                 return name
         called = getattr(upstream, "__name__", repr(upstream))
         raise ValueError(f"task {task!r} comes after {called!r}, which is not yet a task of pipeline {self.name!r}")
+
+
+def _executor(tasks: Sequence[Mapping[str, Any]]) -> str:
+    """Scripts and programs do without the session of a warm driver, unless they stage tables."""
+    scripts = [task["submit"] for task in tasks if task["submit"] is not None]
+    return "spark-submit" if len(scripts) == len(tasks) > 0 and "{stage_table:" not in str(scripts) else "pool"
 
 
 def _listed(after: After) -> list[Upstream]:

@@ -20,7 +20,7 @@ from retrofill_core.setting_types import check_cluster
 from retrofill_core.settings import Settings
 from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest, submission
 from run_starter.executors.clearing import Clearing
-from run_starter.executors.command import Drivers, drivers_of
+from run_starter.executors.command import Drivers, drivers_of, unknown_secret
 from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.logs import AttemptLogs
@@ -74,7 +74,7 @@ class Dispatch:
         if launch.mode != AttemptMode.PUBLISH:
             # The planner accepted the definition, but perhaps under other settings.
             reason = refusal(launch.pipeline, settings.spark_conf_allow, settings.script_allow)
-            reason = reason or submission.refusal(settings, launch)
+            reason = reason or submission.refusal(settings, launch) or unknown_secret(launch.pipeline, self._drivers)
             if reason is not None:
                 self._host.refused(launch, reason)
                 return
@@ -155,7 +155,8 @@ def build_executors(settings: Settings, host: Host) -> Pools:
 
 def _has_applications(pipeline: PipelineDefinition) -> bool:
     """Whether its attempts may start applications by spark-submit."""
-    return pipeline.executor == "spark-submit" or any(task.submit is not None for task in pipeline.tasks)
+    by_itself = pipeline.executor == "spark-submit" and not pipeline.only_scripts
+    return by_itself or any(task.kind == "submit" for task in pipeline.tasks)
 
 
 def check_spark(settings: Settings, python: str = sys.executable) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import html
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from retrofill.driver.config import Config
 from retrofill.spark.java import bundled
+from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.pools import Pool, Source, pools_of, settings_of
 from retrofill_core.settings import NotConfigured, Settings
 from retrofill_core.user_code.environments import Packed
@@ -32,6 +33,8 @@ class Drivers:
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     withheld: frozenset[str] = frozenset()
+    # Those whose values are masked.
+    secrets: frozenset[str] = frozenset()
     session_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     # Of attempts whose pipeline has none.
     packed: Packed | None = None
@@ -65,6 +68,7 @@ def drivers_of(settings: Settings, name: str, environment: Mapping[str, str] | N
         values,
         # A variable may be the source of another pool's secret.
         frozenset(source.variable for each in pools.values() for source in each.sources.values() if source.variable),
+        frozenset(secrets),
         pool.session_conf,
         _packed(pool),
     )
@@ -82,12 +86,39 @@ def told(settings: Settings, master: str | None = None) -> dict[str, Any]:
     return {**given, "bundled_java": None if (java := bundled()) is None else str(java)}
 
 
-def masks(values: Any) -> tuple[str, ...]:
-    """Patterns that match these values, line by line, also as JSON writes them."""
-    lines = [line.strip() for value in values for line in value.splitlines()]
-    texts = [text for line in lines if len(line) >= MIN_MASKED for text in (line, json.dumps(line)[1:-1])]
+def unknown_secret(pipeline: PipelineDefinition, drivers: Drivers) -> str | None:
+    """Which secret of a script the pool does not have, in one line, or ``None``."""
+    for task in pipeline.tasks:
+        for name in () if task.submit is None else task.submit.secrets:
+            if name not in drivers.secrets:
+                known = ", ".join(sorted(drivers.secrets)) or "none"
+                return (
+                    f"task {task.name!r}: pool {pipeline.pool} has no secret {name!r}; it has: {known}: give it one in its env, "
+                    "from a file or a variable"
+                )
+    return None
+
+
+def masks(values: Iterable[str]) -> tuple[str, ...]:
+    """Patterns that match these values, line by line, also as JSON, URLs and HTML write them."""
+    lines = dict.fromkeys(line.strip() for value in values for line in value.splitlines())
     # Longer ones first: one may be part of another.
-    return tuple(re.escape(text) for text in sorted(dict.fromkeys(texts), key=len, reverse=True))
+    masked = sorted((line for line in lines if len(line) >= MIN_MASKED), key=len, reverse=True)
+    return tuple("".join(map(_written, line)) for line in masked)
+
+
+def _written(character: str) -> str:
+    """A pattern of the ways in which a character is written in other texts."""
+    if character.isascii() and character.isalnum():
+        return character
+    in_url = "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    in_json = "".join(rf"\\\\?u{units[n : n + 4]}" for n in range(0, len(units), 4))
+    # That of HTML first, because it may begin with the character itself.
+    ways = [re.escape(html.escape(character)), f"(?i:{in_url}|{in_json})", rf"\\{{0,3}}{re.escape(character)}"]
+    if character == " ":
+        ways.append(r"\+")
+    return f"(?:{'|'.join(ways)})"
 
 
 def versions(ready: Any) -> Condition:

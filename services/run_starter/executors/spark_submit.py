@@ -201,9 +201,9 @@ class SparkSubmit:
 
     def _submit(self, answers: Answers) -> Submitted:
         settings, launch = self._settings, answers.launch
+        plain = launch.needs_no_spark
         # Files are moved without any packages, Spark's or others.
-        plain = launch.only_files and launch.needs_no_spark
-        packed = None if plain else self._interpreters.packed_of(launch)
+        packed = None if plain and launch.only_files else self._interpreters.packed_of(launch)
         interpreter = self._interpreters.get(packed)
         local = settings.driver_host in LOOPBACK
         server = socket.create_server(("127.0.0.1" if local else "", 0))

@@ -125,15 +125,13 @@ def command(
     unpacked: Unpacked | None = None,
     cluster: Cluster | None = None,
 ) -> list[str]:
-    """The command that starts the attempt's driver: spark-submit, if the driver uses Spark.
+    """The command of spark-submit that starts the attempt's driver.
 
     Its program is sent to YARN, or at the same path in the image. ``folder``: for Spark's settings.
     ``unpacked``: its packed environment, whose interpreter ``home`` has.
     """
     settings = home.settings
     assert isinstance(settings, Settings)
-    if launch.needs_no_spark:
-        return plain_command(settings, home.python)
     made = package(settings.home)
     program = entry(made, PROGRAM)
     conf = driver_conf(home, launch, unpacked, cluster)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Callable, ContextManager, Iterator, Mapping
 
@@ -15,6 +15,7 @@ from retrofill.driver.execute import FAILURES, Execution, Result
 from retrofill.driver.forking import Notes
 from retrofill.driver.publishing import Publisher
 from retrofill.driver.report import Reporter
+from retrofill.driver.script_fields import Fields
 from retrofill.driver.session import Sessions
 from retrofill.driver.submit import Submits
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
@@ -25,12 +26,11 @@ from retrofill.outputs.reviewed import remember
 from retrofill.outputs.staging import Staging
 from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.pipeline import Pipeline
-from retrofill.protocol.definition import Script, Task, known
+from retrofill.protocol.definition import Task
 from retrofill.protocol.errors import error_info
 from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication
 from retrofill.protocol.launch import Launch, Piece
 from retrofill.sdk.duration import timed_out
-from retrofill.sdk.scripts import located
 from retrofill.spark.clusters import CannotKill
 from retrofill.spark.loss import line_of
 from retrofill.tracing import span
@@ -258,7 +258,7 @@ class Batch:
     def _body(self, pipeline: Pipeline | None, piece: Piece, staging: Staging, task: Task, trace: str | None) -> object:
         staging.begin_try(task.name)
         if task.submit is not None:
-            self._run_script(self._with_shipped_files(task), piece, staging)
+            self._run_script(task, Fields(self._launch, piece, staging, task.name))
             return None
         try:
             if pipeline is None:
@@ -273,19 +273,16 @@ class Batch:
             self._leave_if_lost(e)
             raise
 
-    def _run_script(self, task: Task, piece: Piece, staging: Staging) -> None:
+    def _run_script(self, task: Task, fields: Fields) -> None:
+        assert task.submit is not None
+        # Of what was shipped, that in the unpacked archive.
+        place = partial(self._code.script, self._launch.pipeline.code)
         try:
-            self._submits.run(task, piece, staging)
+            self._submits.run(replace(task, submit=fields.located(task.submit, place)), fields)
         except CannotKill as e:
             # A retry of the task would run beside it. The next attempt waits for its end.
             self._lost(f"the application of task {task.name!r} may still run: {e}")
             raise
-
-    def _with_shipped_files(self, task: Task) -> Task:
-        """The task with the paths of its script's files in the unpacked archive, of those that were shipped."""
-        assert task.submit is not None
-        place = partial(self._code.script, self._launch.pipeline.code)
-        return replace(task, submit=Script(**known(Script, located(asdict(task.submit), place))))
 
     def _leave_if_lost(self, error: BaseException) -> None:
         """End the process if the session is lost: retrying tasks cannot succeed without it.

@@ -23,10 +23,29 @@ _OF_GROUP = re.compile(r"\s*[|+] ")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line \d+')
 _NOT_THE_USERS = re.compile(
     r"[/\\](?:site-packages|dist-packages|pyspark\.zip|py4j-[^/\\]*\.zip)[/\\]|[/\\]lib[/\\]python3|^<frozen "
+    r"|[/\\]with_arguments\.py$"
 )
 # What spark-submit and Java say of what ended them.
 _OF_JAVA = re.compile(r'Exception in thread "[^"]*" |Error: ')
 MAX_LINES = 20
+# As programs say it: psql:x.sql:3: ERROR: …, fatal: …, 10:15:02  Database Error in model m
+_ERROR = re.compile(
+    r"\W*(?:\d\d:\d\d:\d\d\S*\s+)?(?:[\w./():-]+[ ]+){0,3}(?:error|fatal|exception|panic)\b(?! and |s\b)", re.IGNORECASE
+)
+
+
+def of_program(lines: Sequence[str]) -> str:
+    """As ``explained``, of any program: first the last line that names an error, or else the last one."""
+    texts = [line.rstrip() for line in lines if line.strip()]
+    if any(line.endswith(_TRACEBACK) or _OF_JAVA.match(line) for line in texts):
+        return explained(lines)
+    last = texts[-MAX_LINES:]
+    at = max((n for n, line in enumerate(last) if _ERROR.match(line)), default=len(last) - 1)
+    first = last[at].strip() if last else "it said nothing"
+    if at + 1 < len(last) and last[at + 1][0].isspace():
+        # What it goes on with is the cause.
+        first = f"{first.rstrip(':')}: {last[at + 1].strip()}"
+    return "\n".join([first, *last[:at], *last[at + 1 :]])
 
 
 def explained(lines: Sequence[str]) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import asdict
 from functools import partial
-from typing import Sequence
+from typing import Callable, Sequence
 
 from retrofill.outputs.staging import Staging
+from retrofill.protocol.definition import Script, known
 from retrofill.protocol.interval import interval_of
 from retrofill.protocol.launch import Launch, Piece
-from retrofill.protocol.script_texts import Values, fill
+from retrofill.protocol.script_texts import Values, fill, fill_between, fill_path
+from retrofill.sdk.scripts import located
 
 
 class Fields:
@@ -27,11 +31,22 @@ class Fields:
             lambda path: self._stage(staging, task, path),
             staging.staged,
             partial(self._stage_partitions, staging, task),
+            # Those of the pool are variables of its drivers. The host has checked their names.
+            os.environ,
         )
 
     def fill(self, texts: Sequence[str]) -> list[str]:
         """The texts with their fields filled in. Raises ``BadArgument`` or ``CannotStage``."""
         return fill(texts, self._values)
+
+    def fill_between(self, text: str) -> str:
+        """The text, which has braces of its own, with its fields filled in. Raises like ``fill``."""
+        return fill_between(text, self._values)
+
+    def located(self, script: Script, place: Callable[[str], str]) -> Script:
+        """The script with the ``place`` of each of its files, whose paths are filled in. Raises ``BadArgument``."""
+        given = located(asdict(script), place, lambda path: fill_path(path, self._values))
+        return Script(**known(Script, given))
 
     def _stage(self, staging: Staging, task: str, path: str) -> str:
         """A path is staged once, however often it is named."""

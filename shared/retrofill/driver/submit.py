@@ -1,10 +1,11 @@
-"""Runs ``submit`` tasks: existing PySpark scripts, each in its own spark-submit process."""
+"""Runs ``submit`` and ``command`` tasks: scripts, each in its own spark-submit process, and other programs."""
 
 from __future__ import annotations
 
 import json
 import os
 import pkgutil
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,14 +18,14 @@ from typing import Mapping, Sequence
 from retrofill.driver.config import Config
 from retrofill.driver.ending import ending
 from retrofill.driver.environment import packed_file, with_environment
-from retrofill.driver.script_error import explained
+from retrofill.driver.script_error import explained, of_program
 from retrofill.driver.script_fields import Fields
+from retrofill.driver.working_directory import WorkingDirectory, left_behind, prepared
 from retrofill.masking import masked
-from retrofill.outputs.staging import Staging
 from retrofill.protocol.definition import Script, Task
 from retrofill.protocol.errors import MAX_SEARCHED
-from retrofill.protocol.launch import Launch, Piece
-from retrofill.protocol.script_texts import BadArgument
+from retrofill.protocol.launch import Launch
+from retrofill.protocol.script_texts import BadArgument, secrets_in
 from retrofill.spark import clusters
 from retrofill.spark.clusters import Cluster
 from retrofill.spark.clusters.find import cluster_of
@@ -34,16 +35,22 @@ from retrofill.system.groups import lines_until_exit
 from retrofill.system.private import PrivateFolder
 
 LAST_LINES, LINE_CHARS = 400, 500
-PY_FILES, JARS, FILES = "spark.submit.pyFiles", "spark.jars", "spark.files"
+PY_FILES, JARS, FILES, ARCHIVES = "spark.submit.pyFiles", "spark.jars", "spark.files", "spark.archives"
+PACKAGES = "spark.jars.packages"
 # With the first two, the script's own Spark would become a Connect client; with the third, its
 # spark-submit would not read spark-env.sh, because that of the driver has.
 _NOT_THE_SCRIPTS = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_ENV_LOADED")
 # Its text, because this package may be in an archive.
 GROUP = (sys.executable, "-IS", "-c", (pkgutil.get_data(__package__, "group.py") or b"").decode())
+WITH_ARGUMENTS = pkgutil.get_data(__package__, "with_arguments.py") or b""
 
 
 class SubmitFailed(Exception):
     """The script's exit status was not 0. The first line of the message has what it said of the cause."""
+
+
+class CommandFailed(SubmitFailed):
+    """The same of a program."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +98,20 @@ class Submits:
             for script in self._running.values():
                 _send(script.process, str(lease_end))
 
-    def run(self, task: Task, run: Piece, staging: Staging) -> None:
-        """Run a task's script and wait for it.
+    def run(self, task: Task, fields: Fields) -> None:
+        """Run a task's script or program and wait for it.
 
         Raises ``SubmitFailed``, ``BadArgument``, ``CannotStage``, or ``CannotKill`` if it failed and may still
         run in the cluster.
         """
         assert task.submit is not None
-        fields = Fields(self._launch, run, staging, task.name)
         with PrivateFolder() as folder:
-            submission = self.submission(task.submit, fields, folder)
-            process = self._start(task.name, submission)
+            script, directory = prepared(task.submit, fields, folder, remote=task.submit.deploy_mode == "cluster")
+            if task.kind == "command":
+                submission = self.program(script, fields, directory)
+            else:
+                submission = self.submission(script, fields, folder)
+            process = self._start(task.name, submission, directory.path)
             try:
                 last = _pass_on(process)
             except BaseException:
@@ -112,12 +122,17 @@ class Submits:
                 status = process.wait()
                 with self._lock:
                     del self._running[task.name]
+            if status == 0 and (left := directory.left()):
+                sys.stderr.write(f"{left_behind(left)}\n")
         if status != 0:
             if submission.cluster is not None:
                 # It may run on without the process that waited for it.
                 clusters.end(submission.cluster, [submission.tag])
             how = f"signal {-status}" if status < 0 else f"status {status}"
-            raise SubmitFailed(f"{task.submit.script} ended with {how}: {explained(last)}")
+            name = task.submit.script
+            if task.kind == "command":
+                raise CommandFailed(f"{name} ended with {how}: {of_program(last)}")
+            raise SubmitFailed(f"{name} ended with {how}: {explained(last)}")
 
     def end(self) -> None:
         """Kill all running scripts and their child processes."""
@@ -145,28 +160,58 @@ class Submits:
                 f"{submit.script} has deploy_mode='cluster', which needs YARN or Kubernetes, but "
                 f"RETROFILL_SPARK_SUBMIT_MASTER is {home.master!r}: use deploy_mode='client'"
             )
-        conf = self._conf(home, submit, fields.run)
+        conf = self._conf(home, submit, fields)
         attempt = clusters.tag_of(self._launch.installation, self._launch.attempt_id)
         tag = clusters.tag_of_script(attempt, fields.run.id)
         if cluster is not None:
             conf.update(cluster.settings(conf, [attempt, tag], remote=remote))
-        command = [*home.command(conf, folder, submit.deploy_mode), submit.script, *fields.fill(submit.args)]
+        application = [submit.script, *fields.fill(submit.args)]
+        if secrets_in(submit.args):
+            application = _hidden(application, folder)
+        if submit.main_class is not None:
+            application = ["--class", submit.main_class, *application]
+        command = [*home.command(conf, folder, submit.deploy_mode), *application]
         if cluster is None or not remote:
             return Submission(command, environment)
         afterwards = ending(self._settings, self._launch.pipeline.spark_conf, tag)
         return Submission(command, environment, cluster, tag, afterwards)
 
-    def _conf(self, home: SparkHome, submit: Script, run: Piece) -> dict[str, str]:
+    def program(self, submit: Script, fields: Fields, directory: WorkingDirectory) -> Submission:
+        """How to start a command's program. Raises ``BadArgument`` or ``CannotStage``."""
+        path = os.environ.get("PATH", os.defpath)
+        beside = str(Path(sys.executable).parent)
+        if beside not in path.split(os.pathsep):
+            # The programs of the packages that its drivers have.
+            path = f"{beside}{os.pathsep}{path}"
+        environment = {**os.environ, "PATH": path, **self._own_environment(submit, fields)}
+        # One that was unpacked into the working directory, or the absolute path of another.
+        named = str(directory.path / submit.script) if "/" in submit.script else submit.script
+        found = shutil.which(named, path=environment["PATH"])
+        if found is None:
+            if Path(named).exists():
+                raise BadArgument(
+                    f"{submit.script} is not executable: begin it with a line like #!/bin/sh, and chmod +x it"
+                )
+            pool = self._launch.pipeline.pool
+            raise BadArgument(
+                f"there is no program {submit.script} on this host: install it for the drivers of pool {pool}, or correct its name"
+            )
+        return Submission([found, *fields.fill(submit.args)], environment)
+
+    def _conf(self, home: SparkHome, submit: Script, fields: Fields) -> dict[str, str]:
         """All Spark settings of the script. Its files come after those of the host's configuration."""
         launch = self._launch
         conf = {
             **home.defaults,
-            "spark.app.name": f"{launch.pipeline.name} {launch.tag} run {run.id}",
+            "spark.app.name": f"{launch.pipeline.name} {launch.tag} run {fields.run.id}",
             **self._settings.spark_submit_conf,
             **launch.pipeline.spark_conf,
-            **submit.conf,
+            **{name: fields.fill_between(value) for name, value in submit.conf.items()},
         }
-        for name, more in ((PY_FILES, submit.py_files), (JARS, submit.jars), (FILES, submit.files)):
+        for name, more in (
+            *((PY_FILES, submit.py_files), (JARS, submit.jars), (PACKAGES, submit.packages)),
+            *((FILES, submit.files), (ARCHIVES, submit.archives)),
+        ):
             if more:
                 conf[name] = ",".join([*filter(None, [conf.get(name)]), *more])
         conf = with_jars(conf, self._settings.spark_jars)
@@ -178,10 +223,13 @@ class Submits:
     def environment(self, submit: Script, fields: Fields, folder: Path) -> dict[str, str]:
         """The environment of a script's spark-submit. Raises ``BadArgument`` or ``CannotStage``."""
         inherited = {key: value for key, value in os.environ.items() if key not in _NOT_THE_SCRIPTS}
-        own = dict(zip(submit.env, fields.fill(list(submit.env.values()))))
-        return {**inherited, **SparkHome.of(self._settings).environment(folder, inherited), **own}
+        of_spark = SparkHome.of(self._settings).environment(folder, inherited)
+        return {**inherited, **of_spark, **self._own_environment(submit, fields)}
 
-    def _start(self, task: str, submission: Submission) -> subprocess.Popen[str]:
+    def _own_environment(self, submit: Script, fields: Fields) -> dict[str, str]:
+        return dict(zip(submit.env, fields.fill(list(submit.env.values()))))
+
+    def _start(self, task: str, submission: Submission, directory: Path) -> subprocess.Popen[str]:
         with self._lock:
             if self._ending:
                 raise SubmitFailed("the run is being ended")
@@ -191,6 +239,7 @@ class Submits:
                 # Some print their errors there.
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                cwd=directory,
                 env=submission.environment,
                 text=True,
                 errors="replace",
@@ -201,6 +250,14 @@ class Submits:
             if self._lease_end is not None:
                 _send(process, str(self._lease_end))
         return process
+
+
+def _hidden(application: Sequence[str], folder: Path) -> list[str]:
+    """A script with its arguments, as an application with none that others may not see."""
+    program, given = folder / "with_arguments.py", folder / "arguments.json"
+    program.write_bytes(WITH_ARGUMENTS)
+    given.write_text(json.dumps(application), "utf-8")
+    return [str(program), str(given)]
 
 
 def _send(process: subprocess.Popen[str], line: str) -> None:

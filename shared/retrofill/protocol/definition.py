@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Mapping
 
-from retrofill.sdk.names import TriggerRule
+from retrofill.sdk.names import DEFAULT_POOL, TriggerRule
 
 
 def known(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -16,15 +16,20 @@ def known(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Script:
-    """A PySpark script for spark-submit."""
+    """A script or jar for spark-submit or, as ``script`` of a command, a program."""
 
     script: str
+    main_class: str | None = None
     args: tuple[str, ...] = ()
     conf: Mapping[str, str] = field(default_factory=dict)
     py_files: tuple[str, ...] = ()
     jars: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    archives: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
     deploy_mode: str = "client"
 
 
@@ -71,6 +76,7 @@ class Definition:
     name: str
     tasks: tuple[Task, ...]
     code: Code
+    pool: str = DEFAULT_POOL
     timezone: str = "UTC"
     spark_conf: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""The texts of scripts with fields that are filled in for each run, like ``{interval.start-28d:%Y-%m-%d}``."""
+"""Texts of scripts and programs with fields that are filled in for each run, like ``{interval.start-28d:%Y-%m-%d}``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import string
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Dict, Mapping, Sequence
 
 from retrofill.protocol.names_of_time import (
     DAY_FORMAT,
@@ -20,6 +20,7 @@ from retrofill.protocol.names_of_time import (
     seconds_of,
     written,
 )
+from retrofill.sdk.texts import parted
 
 _UNITS = "min|mo|s|h|d|w|y"
 _MOMENT = re.compile(
@@ -43,10 +44,14 @@ NAMES = (
     "run.logical_date",
 )
 KNOWN = (
-    f"use {', '.join(NAMES)}, a key of conf, like conf[key], stage:PATH, stage_partitions:PATH, PARTITION or staged:PATH. A moment "
-    "may have _utc or _epoch, and steps in s, min, h, d, w, mo or y, like interval.start-28d. In PARTITION, interval.each has "
-    "each day or hour of the interval"
+    f"use {', '.join(NAMES)}, a key of conf, like conf[key], stage:PATH, stage_partitions:PATH, PARTITION, staged:PATH or "
+    "secret[NAME]. A moment may have _utc or _epoch, and steps in s, min, h, d, w, mo or y, like interval.start-28d. In "
+    "PARTITION, interval.each has each day or hour of the interval"
 )
+_SECRET = re.compile(r"\{secret[.\[]([^\]}:!]*)")
+_SOME_SECRET = "\1secret\1"
+# What may lead out of a permitted place, or means something else to Spark.
+_NOT_IN_PATHS = re.compile(r"[%,#\r\n\0]|(?:^|/)\.\.(?:/|$)")
 
 
 class BadArgument(ValueError):
@@ -58,6 +63,7 @@ class Values:
     """What fields become. The moments are in the pipeline's time zone.
 
     ``stage``, ``staged``: the place of a path. ``partitions``: that of a path where these partitions are written.
+    ``secrets``: by name.
     """
 
     start: datetime
@@ -67,6 +73,7 @@ class Values:
     stage: Callable[[str], str]
     staged: Callable[[str], str]
     partitions: Callable[[str, Sequence[str]], str]
+    secrets: Mapping[str, str]
 
 
 def fill(texts: Sequence[str], values: Values) -> list[str]:
@@ -78,11 +85,47 @@ def fill(texts: Sequence[str], values: Values) -> list[str]:
     return [_filled(text, formatter) for text in texts]
 
 
+def fill_between(text: str, values: Values) -> str:
+    """The text with its fields filled in. All other braces stay, as those of JSON do.
+
+    Raises as ``fill`` does.
+    """
+    formatter = _Formatter(values)
+    try:
+        parts = parted(text)
+    except ValueError as e:
+        raise BadArgument(str(e)) from e
+    return "".join(_filled(part, formatter) if is_field else part for part, is_field in parts)
+
+
+def fill_path(text: str, values: Values) -> str:
+    """The path or address with its fields filled in, by which it cannot lead elsewhere. Raises ``BadArgument``."""
+    (filled,) = fill([text], values)
+    if filled != text and _NOT_IN_PATHS.search(filled):
+        raise BadArgument(f"in {text!r}: a field may not add '..', '%', ',' or '#' to a path, as in {filled[:200]!r}")
+    return filled
+
+
+def secrets_in(texts: Sequence[str]) -> list[str]:
+    """The names of the secrets that the texts refer to."""
+    return list(dict.fromkeys(name for text in texts for name in _SECRET.findall(text)))
+
+
 def check(texts: Sequence[str]) -> None:
     """Fill in the texts for an example of an interval, with any conf. Raises ``BadArgument``."""
     start = datetime(2000, 1, 1, tzinfo=timezone.utc)
     run = {"id": 1, "attempt": 1, "backfill_id": "b"}
-    fill(texts, Values(start, start + timedelta(minutes=1), run, _Anything(), str, str, lambda path, _: path))
+    values = Values(
+        start, start + timedelta(minutes=1), run, _Anything(), _place, _place, lambda path, _: _place(path), AnySecret()
+    )
+    fill(texts, values)
+
+
+def _place(path: str) -> str:
+    if _SOME_SECRET in path:
+        # Others see the path: it becomes part of the run's output.
+        raise BadArgument("a path that is staged cannot have a secret in it")
+    return path
 
 
 def _filled(text: str, formatter: _Formatter) -> str:
@@ -115,6 +158,7 @@ class _Formatter(string.Formatter):
         self._plain: dict[str, Any] = {
             "run": values.run,
             "conf": values.conf,
+            "secret": values.secrets,
             "stage": _PathOf(values.stage),
             "staged": _PathOf(values.staged),
             "stage_partitions": _PartitionsOf(values),
@@ -137,7 +181,9 @@ class _Formatter(string.Formatter):
             if not isinstance(value, Mapping) or key not in value:
                 raise BadArgument(_unknown(field_name, key))
             value = value[key]
-        return value, field_name
+        if value is self._plain["secret"]:
+            raise BadArgument("name the secret, like secret[NAME]")
+        return _Whole(value) if field_name.startswith("secret") else value, field_name
 
     def _moment(self, name: str, form: str | None, steps: str) -> date | int:
         moment = self._moments.get(name, self._last)
@@ -173,6 +219,8 @@ def _moved(moment: date, count: int, unit: str) -> date:
 
 
 def _unknown(field: str, key: str) -> str:
+    if re.match(r"secret[.\[]", field):
+        return f"there is no secret {key!r}: give the pool a variable of that name from a file or a variable (env)"
     if re.match(r"conf[.\[]", field):
         return f"conf has no key {key!r}: give it with the request (conf, --conf)"
     near = difflib.get_close_matches(field, NAMES, n=1)
@@ -246,6 +294,21 @@ class _PartitionsOf:
         return list(names)
 
 
+class _Whole(str):
+    """A secret, of which no part may be taken: it would not be recognized, and so not be masked."""
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise BadArgument("a secret has no format: take it as it is")
+        return "".join(self)
+
+    def __repr__(self) -> str:
+        raise BadArgument("a secret has no conversion: take it as it is")
+
+    def __str__(self) -> str:
+        return self
+
+
 class _Anything(dict):  # type: ignore[type-arg]
     """Has each key, with a value that fits each format."""
 
@@ -257,3 +320,13 @@ class _Anything(dict):  # type: ignore[type-arg]
 
     def __format__(self, spec: str) -> str:
         return "x"
+
+
+class AnySecret(Dict[str, str]):
+    """Has a secret of each name, which shows where it would become part of a path."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __getitem__(self, key: str) -> str:
+        return _SOME_SECRET

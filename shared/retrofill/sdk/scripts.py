@@ -1,40 +1,72 @@
-"""Scripts of ``submit`` tasks, as the SDK describes them."""
+"""Scripts and programs of tasks, as the SDK describes them."""
 
 from __future__ import annotations
 
+import glob
 import os
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
-# Fields with paths or addresses, besides the script's own.
-LISTS = ("py_files", "jars", "files")
+from retrofill.sdk.texts import fields_between, outline
+
+# Fields with paths or addresses, besides the script's own. Those of the second line may be ``path#name``.
+LISTS = ("py_files", "jars")
+PLACED = ("files", "archives", "templates")
 
 
-def script_of(
-    script: str,
-    *,
-    lists: Mapping[str, Sequence[str]],
-    conf: Mapping[str, str],
-    env: Mapping[str, str],
-    deploy_mode: str,
-) -> dict[str, Any]:
-    """A script with the arguments of ``Pipeline.submit``. Raises ``ValueError``."""
+def script_of(script: str, *, lists: Mapping[str, Sequence[str]], **others: Any) -> dict[str, Any]:
+    """A script with the arguments of ``Pipeline.submit`` or ``Pipeline.command``. Raises ``ValueError``."""
     for name, given in lists.items():
         if isinstance(given, str):
             raise ValueError(f"{name} is {given!r}: give a list")
-    return {"script": script, **lists, "conf": dict(conf), "env": dict(env), "deploy_mode": deploy_mode}
+    return {"script": script, **lists, **others}
 
 
-def located(script: Mapping[str, Any], place: Callable[[str], str]) -> dict[str, Any]:
-    """A script with the ``place`` of each of its addresses."""
+def located(script: Mapping[str, Any], place: Callable[[str], str], fill: Callable[[str], str] = str) -> dict[str, Any]:
+    """A script with the ``place`` of each of its addresses, and of its working directory.
+
+    ``fill``: what the paths with fields become first.
+    """
+
+    def named(address: str) -> str:
+        path, mark, name = address.partition("#")
+        return place(fill(path)) + mark + name
+
     lists = {name: [place(each) for each in script.get(name, ())] for name in LISTS}
-    return {**script, "script": place(script["script"]), **lists}
+    named_lists = {name: [named(each) for each in script.get(name, ())] for name in PLACED}
+    cwd = script.get("cwd")
+    return {
+        **script,
+        "script": place(script["script"]),
+        **lists,
+        **named_lists,
+        "cwd": None if cwd is None else place(fill(cwd)),
+    }
 
 
-def with_paths(task: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """The task with absolute paths of its script and the files of that, looked for in ``folder`` first."""
+def as_applied(task: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """The task with absolute paths of its script and the files of that, looked for in ``folder`` first.
+
+    Its templates are read: what a request lacks for them is to be known before they are filled in. Raises ``ValueError``.
+    """
     script = task["submit"]
-    return {**task, "submit": None if script is None else located(script, lambda address: _path(address, folder))}
+    if script is None:
+        return dict(task)
+    made = located(script, lambda address: _path(address, folder))
+    if task["kind"] == "command":
+        made["script"] = _program(script, made["script"])
+    found = [_fields_of(each.partition("#")[0], task["name"]) for each in made["templates"]]
+    made["fields"] = list(dict.fromkeys(field for fields in found for field in fields))
+    return {**task, "submit": made}
+
+
+def _program(script: Mapping[str, Any], path: str) -> str:
+    """The program of a command: in the working directory, at the path, or of that name on the PATH of its host."""
+    given = os.path.normpath(script["script"]) if "/" in script["script"] else script["script"]
+    names = [each.partition("#")[2] or Path(each).name for kind in PLACED for each in script[kind]]
+    if "/" in script["script"] and given.split("/")[0] in names:
+        return f"./{given}"
+    return path if "/" in script["script"] or Path(path).is_file() else given
 
 
 def _path(given: str, folder: Path | None) -> str:
@@ -46,4 +78,23 @@ def _path(given: str, folder: Path | None) -> str:
         return given
     beside = folder / given if folder else None
     # Normalized, because ".." would hide the real location.
-    return os.path.normpath(beside if beside is not None and beside.exists() else Path(given).absolute())
+    return os.path.normpath(beside if beside is not None and meant(str(beside)) else Path(given).absolute())
+
+
+def meant(path: str) -> list[Path]:
+    """What there is that the absolute path may mean, with whatever in place of its fields."""
+    pattern = outline(path, glob.escape).lstrip("/")
+    return sorted(Path("/").glob(pattern)) if pattern else [Path("/")]
+
+
+def _fields_of(template: str, task: str) -> list[str]:
+    """The fields of a template, or of all that its path may mean."""
+    fields: list[str] = []
+    for path in meant(template):
+        try:
+            fields += fields_between(path.read_text("utf-8"))
+        except UnicodeError as e:
+            raise ValueError(f"task {task!r}: template {path}: it is no text in UTF-8") from e
+        except (OSError, ValueError) as e:
+            raise ValueError(f"task {task!r}: template {path}: {getattr(e, 'strerror', e)}") from e
+    return fields

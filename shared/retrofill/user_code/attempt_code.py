@@ -72,7 +72,7 @@ class Code:
         return found
 
     def script(self, location: Location, script: str) -> str:
-        """The path of a script, or of a file of it, in the unpacked archive; unchanged if outside the archived directory.
+        """The path of a script, or of what it needs, in the unpacked archive; unchanged if outside the archived directory.
 
         Raises ``CodeUnavailable``, or ``CodeMoved`` if it is inside that directory but not in the
         archive.
@@ -80,7 +80,7 @@ class Code:
         inside = None if location.sha256 is None else self._inside(location, script)
         if inside is None:
             return script
-        if not inside.is_file():
+        if not inside.exists():
             # A file at the original path was not shipped, so anyone may have put it there.
             raise CodeMoved(f"{script} is not in the archive of the pipeline's code: apply it again")
         return str(inside)
@@ -88,7 +88,7 @@ class Code:
     def _inside(self, location: Location, file: str) -> Path | None:
         """The file in the unpacked archive; ``None`` if it is outside the archived directory."""
         assert location.sha256 is not None and location.root is not None
-        if not is_inside(file, location.root):
+        if file != location.root and not is_inside(file, location.root):
             return None
         return self._unpacked(location.sha256) / Path(file).relative_to(location.root)
 

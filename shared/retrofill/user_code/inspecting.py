@@ -26,11 +26,15 @@ def described(source: str) -> dict[str, Any]:
     """
     place, found = pipelines_in(source)
     root = root_of(**place)
+    try:
+        data = {attribute: pipeline.to_data(place.get("file")) for attribute, pipeline in found.items()}
+    except ValueError as e:
+        raise PipelineFileError(f"{source}: {e}") from e
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     return {
         "place": place,
         "root": None if root is None else str(root),
-        "pipelines": {attribute: pipeline.to_data(place.get("file")) for attribute, pipeline in found.items()},
+        "pipelines": data,
         "files": [each for each in files if isinstance(each, str) and is_users(each)],
     }
 

@@ -28,6 +28,7 @@ from retrofill_core.attempt_logs.files import parts, path_of, sweep
 CHUNK = 65_536
 # A longer line is written, and searched for secrets, in pieces.
 MAX_LINE = 262_144
+MAX_SECRET = 16_384
 SWEEP_SECONDS = 600.0
 # Old logs are also removed whenever this share of their total size has been written.
 SWEEP_SHARE = 0.05
@@ -76,8 +77,10 @@ class Log:
         *lines, self._rest = data.split(b"\n")
         masked = [_masked(line) + b"\n" for line in lines]
         if len(self._rest) > MAX_LINE:
-            masked.append(_masked(self._rest))
-            self._rest = b""
+            # Its end may have the beginning of a secret.
+            done = _masked(self._rest)
+            masked.append(done[:-MAX_SECRET])
+            self._rest = done[-MAX_SECRET:]
         self._store(masked)
 
     def close(self) -> None:

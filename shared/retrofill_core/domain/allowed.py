@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from retrofill.masking import hides
+from retrofill.sdk.texts import outline
 from retrofill.user_code.paths import is_inside
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
 
+PACKAGES = "spark.jars.packages"
 # Means the two lists below in RETROFILL_SPARK_CONF_ALLOW.
 DEFAULT = "default"
 # Prefix of environment variables there, of which the lists below have none.
@@ -94,13 +96,21 @@ def _refusals(definition: PipelineDefinition, settings: Sequence[str], scripts: 
             continue
         yield from _of_settings(f"conf of task {task.name!r}", task.submit.conf, settings)
         yield from _of_environment(task.name, task.submit.env, settings)
-        for address in task.submit.addresses:
+        if task.submit.packages:
+            yield from _of_settings(f"packages of task {task.name!r}", [PACKAGES], settings)
+        for address in map(outline, task.submit.needed):
             if not (_is_shipped(address, definition.code) or _is_listed(address, scripts)):
-                what = "run the script" if address == task.submit.script else "use the file"
+                runs = f"run the {'script' if task.kind == 'submit' else 'program'}"
+                what = runs if address == task.submit.script else "use the file"
+                # A name is looked for on the host.
+                how = (
+                    "put it beside the pipeline's file and apply that with a code store, or"
+                    if "/" in address
+                    else "ship a script that runs it, or"
+                )
                 yield (
-                    f"task {task.name!r} may not {what} {address!r}, which is not shipped with the pipeline's code: put it "
-                    "beside the pipeline's file and apply that with a code store, or add its address to "
-                    "RETROFILL_SCRIPT_ALLOW of the planner and the run-starter"
+                    f"task {task.name!r} may not {what} {address!r}, which is not shipped with the pipeline's code: {how} add "
+                    f"its {'address' if '/' in address else 'name'} to RETROFILL_SCRIPT_ALLOW of the planner and the run-starter"
                 )
 
 
@@ -142,7 +152,7 @@ def _any(text: str, patterns: Iterable[str]) -> bool:
 
 
 def _is_shipped(script: str, code: CodeLocation) -> bool:
-    return code.sha256 is not None and code.root is not None and is_inside(script, code.root)
+    return code.sha256 is not None and code.root is not None and (script == code.root or is_inside(script, code.root))
 
 
 def _is_listed(script: str, allowed: Iterable[str]) -> bool:

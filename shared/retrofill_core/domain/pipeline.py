@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, model_validator
 
-from retrofill.protocol.script_texts import check
+from retrofill.protocol.script_texts import check, secrets_in
 from retrofill.sdk.names import (
     DEFAULT_POOL,
     MAX_BATCH,
@@ -20,6 +20,7 @@ from retrofill.sdk.names import (
     MIN_TIMEOUT_SECONDS,
     TriggerRule,
 )
+from retrofill.sdk.texts import fields_between, outline
 from retrofill_core.domain.alert import FINISH_BY, DeadlineAlert
 from retrofill_core.domain.bounds import Bound
 from retrofill_core.domain.callback import Occasion
@@ -41,6 +42,8 @@ def check_timezone(name: str) -> str:
 # Spark separates them by commas.
 Address = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^,\s]([^,\r\n]*[^,\s])?$")]
 EnvironmentValue = Annotated[str, Field(max_length=10_000, pattern=r"^[^\x00]*$")]
+# Of a jar in a Maven repository.
+Coordinates = Annotated[str, Field(max_length=500, pattern=r"^[\w.-]+:[\w.-]+:[\w.+-]+$")]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
 
@@ -55,12 +58,14 @@ def check_variables(values: dict[str, str]) -> dict[str, str]:
 
 
 class SubmitScript(Data):
-    """A PySpark script for spark-submit.
+    """A PySpark script or a jar for spark-submit, or a program.
 
-    ``args`` and the values of ``env`` may use ``interval``, ``run`` and ``conf``.
+    ``args``, the values of ``env`` and ``conf``, ``cwd`` and the paths of ``files``, ``archives`` and ``templates`` may use
+    ``interval``, ``run`` and ``conf``.
     """
 
-    script: str = Field(description="Path of the script")
+    script: str = Field(description="Path of the script or jar; of a command, path or name of its program")
+    main_class: str | None = Field(None, max_length=500, pattern=r"^[\w$.]+$", description="Of a jar: the class to run")
     args: tuple[str, ...] = Field((), description="Its arguments, as in --day {interval.start:%Y-%m-%d}")
     conf: dict[str, str] = Field(default_factory=dict, description="Spark settings for this task")
     py_files: tuple[Address, ...] = Field(
@@ -70,10 +75,35 @@ class SubmitScript(Data):
         (), max_length=100, description="Paths or addresses of jars for its driver and executors"
     )
     files: tuple[Address, ...] = Field(
-        (), max_length=100, description="Paths or addresses of files that it finds by SparkFiles.get"
+        (),
+        max_length=100,
+        description="Paths or addresses, also as path#name, of files that it finds in its working directory and by "
+        "SparkFiles.get; of a command, also directories",
+    )
+    packages: tuple[Coordinates, ...] = Field(
+        (), max_length=100, description="Maven coordinates of jars, like org.postgresql:postgresql:42.7.7"
+    )
+    archives: tuple[Address, ...] = Field(
+        (),
+        max_length=100,
+        description="Paths or addresses, also as path#name, of archives that are unpacked into its working directory",
+    )
+    templates: tuple[Address, ...] = Field(
+        (),
+        max_length=100,
+        description="Paths, also as path#name, of files that are filled in for each run, into its working directory",
+    )
+    fields: tuple[EnvironmentValue, ...] = Field(
+        (), max_length=1000, description="The fields of its templates, as they were when it was applied"
     )
     env: Annotated[dict[str, EnvironmentValue], AfterValidator(check_variables)] = Field(
         default_factory=dict, max_length=100, description="Environment variables of its driver"
+    )
+    cwd: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1000,
+        description="Its working directory; without, one of its own, which is removed afterwards",
     )
     deploy_mode: Literal["client", "cluster"] = Field(
         "client", description="Where its driver runs: beside the run's driver, or in the cluster (YARN, Kubernetes)"
@@ -81,36 +111,90 @@ class SubmitScript(Data):
 
     @model_validator(mode="after")
     def _texts_can_be_filled_in(self) -> SubmitScript:
-        check(self.templates)
+        check(self.texts)
         return self
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """The script and all that it needs."""
-        return (self.script, *self.py_files, *self.jars, *self.files)
+    @model_validator(mode="after")
+    def _fits_together(self) -> SubmitScript:
+        if self.main_class is not None and not self.is_jar:
+            raise ValueError(f"main_class is of a jar, but the script is {self.script!r}")
+        names = [placed_name(outline(each)) for each in (*self.files, *self.archives, *self.templates)]
+        for name in names:
+            if name in ("", ".", "..") or "/" in name:
+                raise ValueError(
+                    f"{name!r} is no name in a working directory: use path#name, without any slash in the name"
+                )
+        if twice := _repeated(names):
+            raise ValueError(f"two files of the working directory are named {twice[0]!r}: use path#name for one")
+        if self.cwd is not None and self.templates:
+            raise ValueError("templates go into the run's own working directory: leave out cwd")
+        if self.cwd is not None and self.deploy_mode == "cluster":
+            raise ValueError("cwd: the cluster chooses the working directory: use deploy_mode='client'")
+        self._check_secrets()
+        return self
+
+    def _check_secrets(self) -> None:
+        if secrets_in([*self.paths, self.cwd or ""]):
+            raise ValueError("a path cannot have a secret in it: others see paths")
+        if self.deploy_mode == "cluster" and (names := self.secrets):
+            raise ValueError(
+                f"the secret {names[0]!r} would be stored with the application, where others can read it: use the cluster's own "
+                "secrets, or deploy_mode='client'"
+            )
+        is_script = self.script.endswith(".py") and "://" not in self.script
+        if not is_script and (names := secrets_in(self.args)):
+            raise ValueError(
+                f"other users of its host could read the secret {names[0]!r} among the arguments of a program: pass it in env, or "
+                "in a file of templates"
+            )
 
     @property
-    def templates(self) -> tuple[str, ...]:
+    def is_jar(self) -> bool:
+        """Whether it is an application in Java or Scala."""
+        return self.script.endswith(".jar")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where its files are, perhaps another one for each interval."""
+        return tuple(each.partition("#")[0] for each in (*self.files, *self.archives, *self.templates))
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The paths and addresses of the script and all that it needs, some with fields."""
+        # Or it is in a file of its working directory.
+        script = () if self.script.startswith("./") else (self.script,)
+        return (*script, *self.py_files, *self.jars, *self.paths, *filter(None, [self.cwd]))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
         """The texts that are filled in for each run."""
-        return (*self.args, *self.env.values())
+        of_conf = [field for text in self.conf.values() for field in fields_between(text)]
+        places = (*self.paths, *filter(None, [self.cwd]))
+        return (*self.args, *self.env.values(), *of_conf, *places, *self.fields)
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of the secrets that it gets."""
+        return secrets_in(self.texts)
 
     @property
     def stages(self) -> bool:
         """Whether it writes to directories that are staged."""
-        return any("{stage:" in text or "{stage_partitions:" in text for text in self.templates)
+        return any("{stage:" in text or "{stage_partitions:" in text for text in self.texts)
 
-    def located(self, place: Callable[[str], str]) -> SubmitScript:
-        """The same with the ``place`` of each of its addresses."""
-        lists = {name: tuple(map(place, getattr(self, name))) for name in ("py_files", "jars", "files")}
-        return self.model_copy(update={"script": place(self.script), **lists})
+
+def placed_name(address: str) -> str:
+    """The name of a file in the working directory."""
+    path, mark, name = address.partition("#")
+    return name if mark else path.rstrip("/").rpartition("/")[2]
 
 
 class TaskDefinition(Data):
     """One step of a run."""
 
     name: Name = Field(description="Unique in the pipeline")
-    kind: Literal["python", "branch", "submit"] = Field(
-        "python", description="A function, a function that chooses the tasks to follow, or a script"
+    kind: Literal["python", "branch", "submit", "command"] = Field(
+        "python", description="A function, a function that chooses the tasks to follow, a script, or any program"
     )
     after: tuple[str, ...] = Field((), description="Names of its upstream tasks")
     trigger_rule: TriggerRule = Field(
@@ -124,7 +208,7 @@ class TaskDefinition(Data):
         le=MAX_TIMEOUT_SECONDS,
         description="Longest duration of a try; of a range, times its number of runs. A longer one fails",
     )
-    submit: SubmitScript | None = Field(None, description="For kind submit: the script")
+    submit: SubmitScript | None = Field(None, description="For kinds submit and command: the script or program")
     sparse: bool = Field(
         False, description="Whether it may stage output for some intervals of a range and none for others"
     )
@@ -146,9 +230,24 @@ class TaskDefinition(Data):
 
     @model_validator(mode="after")
     def _submit_has_a_script(self) -> TaskDefinition:
-        if (self.kind == "submit") != (self.submit is not None):
-            raise ValueError(f"task {self.name!r}: give it a script if its kind is submit, and only then")
+        if (self.kind in ("submit", "command")) != (self.submit is not None):
+            raise ValueError(f"task {self.name!r}: give it a script if its kind is submit or command, and only then")
+        if self.kind == "command" and self.submit is not None and (why := _not_a_command(self.submit)):
+            raise ValueError(f"task {self.name!r}: {why}")
         return self
+
+
+def _not_a_command(given: SubmitScript) -> str | None:
+    if given.cwd is not None and (given.files or given.archives):
+        return "files and archives go into the run's own working directory: leave out cwd"
+    if remote := [each for each in given.needed if "://" in each]:
+        return f"a command finds files by their paths, not by addresses as {remote[0]!r}"
+    if secrets_in(given.args):
+        return "other users of its host could read a secret in its arguments: pass it in env, or in a file of templates"
+    of_spark = given.model_dump(include={"conf", "py_files", "jars", "packages", "main_class"}, exclude_defaults=True)
+    if of_spark or given.deploy_mode != "client":
+        return "a command has no Spark of its own, and so no options of that"
+    return None
 
 
 class CodeLocation(Data):
@@ -272,7 +371,7 @@ def check_scripts_of_ranges(tasks: tuple[TaskDefinition, ...]) -> None:
                 "own: use batch_mode='each', or a task that is a function"
             )
         whole = ("{interval.end", "{interval.last_day")
-        if task.submit is not None and not any(name in text for text in task.submit.templates for name in whole):
+        if task.submit is not None and not any(name in text for text in task.submit.texts for name in whole):
             raise ValueError(
                 f"task {task.name!r}: with batch_mode='range', a script must process up to the end of the range: "
                 "pass {interval.end} or {interval.last_day} in its args or env"

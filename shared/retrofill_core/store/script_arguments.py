@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from retrofill.outputs.file_uri import local_path
-from retrofill.protocol.script_texts import Values, fill
+from retrofill.protocol.script_texts import AnySecret, Values, fill
 from retrofill_core.domain.pipeline import PipelineDefinition, SubmitScript
 from retrofill_core.domain.planning import Intervals, Reason, Rejection
 
@@ -65,5 +65,7 @@ def _staged_by(
 
     zone = ZoneInfo(pipeline.timezone)
     run = {"id": 1, "attempt": 1, "backfill_id": "b"}
-    fill(script.templates, Values(start.astimezone(zone), end.astimezone(zone), run, conf, stage, str, partitions))
+    # Which secrets there are, only the hosts of its pool know.
+    values = Values(start.astimezone(zone), end.astimezone(zone), run, conf, stage, str, partitions, AnySecret())
+    fill(script.texts, values)
     return list(dict.fromkeys(staged))

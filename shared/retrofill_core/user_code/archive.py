@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import os
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+from retrofill.sdk.scripts import meant
 from retrofill.user_code.pipeline_files import absolute
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.user_code.source import Source
@@ -22,7 +24,9 @@ DATA_MAX_BYTES = 100_000
 MAX_FILES = 10_000
 # The earliest time that the format supports, instead of the files' own times.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
-_READABLE = 0o644 << 16
+_READABLE, _EXECUTABLE = 0o644 << 16, 0o755 << 16
+# By their content, as modes differ among machines.
+_PROGRAMS = (b"#!", b"\x7fELF")
 
 
 class CannotArchive(Exception):
@@ -89,7 +93,7 @@ def build(files: Mapping[str, Path], max_bytes: int) -> Archive:
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as zipped:
         for name, content in contents.items():
             entry = zipfile.ZipInfo(name, _NO_TIME)
-            entry.create_system, entry.external_attr = 3, _READABLE
+            entry.create_system, entry.external_attr = 3, _EXECUTABLE if content.startswith(_PROGRAMS) else _READABLE
             zipped.writestr(entry, content)
     return Archive(written.getvalue(), len(contents), sum(map(len, contents.values())))
 
@@ -131,19 +135,50 @@ def _package(root: Path, module: str | None) -> Path:
     return inside if module is not None and inside.is_dir() else root
 
 
-def _code_in(folder: Path, *, whole: bool) -> Iterator[Path]:
-    """Python files and small data files next to them, recursively.
+def _code_in(folder: Path, *, whole: bool, data: bool = False) -> Iterator[Path]:
+    """Python files and small data files next to them, or with ``data`` any of these, recursively.
 
-    Unless ``whole``, only packages are entered: the directory may be a user's home.
+    Unless ``whole``, only packages are entered, and directories whose names are imported: the directory may be a user's home.
     """
     subfolders, files = _entries(folder)
     code = [path for path in files if path.suffix == ".py"]
     yield from code
-    if code:
+    if code or data:
         yield from (path for path in files if _is_small_data(path))
-    for subfolder in subfolders:
-        if whole or (subfolder / "__init__.py").is_file():
-            yield from _code_in(subfolder, whole=True)
+    if whole:
+        entered = subfolders
+    else:
+        entered = [each for each in subfolders if (each / "__init__.py").is_file()]
+        entered += _imported_folders(code, entered, [each for each in subfolders if each not in entered])
+    for subfolder in entered:
+        yield from _code_in(subfolder, whole=True, data=data)
+
+
+def _imported_folders(code: Sequence[Path], packages: Sequence[Path], others: Sequence[Path]) -> list[Path]:
+    """Those of the other directories that the code or a package imports, or one of them that is imported."""
+    found: list[Path] = []
+    reading = [*code, *(path for package in packages for path in _code_in(package, whole=True))]
+    while others and reading:
+        names = {name for path in reading if path.suffix == ".py" for name in _names_imported(path)}
+        new = [each for each in others if each.name in names]
+        found += new
+        others = [each for each in others if each not in new]
+        reading = [path for each in new for path in _code_in(each, whole=True)]
+    return found
+
+
+def _names_imported(path: Path) -> Iterator[str]:
+    """The first names of all modules that a file imports, wherever in its text."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        # Of a template, or for another Python. It is shipped nevertheless.
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name.partition(".")[0] for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
+            yield node.module.partition(".")[0]
 
 
 def _is_small_data(path: Path) -> bool:
@@ -162,11 +197,17 @@ def _is_inside(path: Path, root: Path) -> bool:
 
 
 def _scripts(root: Path, definitions: Sequence[PipelineDefinition]) -> Iterator[Path]:
-    for definition in definitions:
-        for task in definition.tasks:
-            for address in () if task.submit is None else task.submit.addresses:
-                if (path := Path(address)).is_relative_to(root) and path.is_file():
+    """Scripts, what they name, and what they may import: as a pipeline, a script finds what is beside it."""
+    scripts = [task.submit for definition in definitions for task in definition.tasks if task.submit is not None]
+    for script in scripts:
+        for named in script.needed:
+            for path in meant(named):
+                if path.is_relative_to(root) and path.is_file():
                     yield path
+                elif path.is_relative_to(root):
+                    yield from _code_in(path, whole=True, data=True) if named == script.cwd else _all_in(path)
+        if script.script.endswith(".py") and (path := Path(script.script)).is_relative_to(root) and path.is_file():
+            yield from _code_in(path.parent, whole=False)
 
 
 def _included(root: Path, given: Path) -> Iterable[tuple[str, Path]]:

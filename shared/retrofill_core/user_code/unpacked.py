@@ -111,7 +111,7 @@ def _unpack(content: bytes, cache: Path, target: Path) -> None:
             for entry in zipped.infolist():
                 path = Path(zipped.extract(entry, draft))
                 # A task that writes here by mistake must not change other runs' code.
-                path.chmod(0o444)
+                path.chmod(0o444 | entry.external_attr >> 16 & 0o111)
         sync_trees([draft])
         draft.rename(target)
         sync(cache)

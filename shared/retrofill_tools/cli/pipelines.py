@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from pydantic import ValidationError
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_conf
 from retrofill.sdk.duration import written
+from retrofill.sdk.scripts import meant
 from retrofill_core.contract.explain import explain
 from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill_core.contract.topics import Topic, is_own
@@ -332,20 +335,33 @@ def check_targets(definition: PipelineDefinition, settings: Settings) -> None:
 
 
 def missing_files(definition: PipelineDefinition, own: Sequence[Path]) -> list[str]:
-    """A line for each file of a script that is not on this machine, but may be on the hosts.
+    """A line for each file or program of a task that is not on this machine, but may be on the hosts.
 
     Raises ``UserError`` for one inside the directories ``own``: it was named relative to these, or was to be shipped.
     """
     lines = []
     for task in definition.tasks:
-        for address in () if task.submit is None else task.submit.addresses:
-            path = Path(address)
-            if "://" in address or path.exists():
+        script = task.submit
+        for address in () if script is None else script.needed:
+            where = f"{definition.name}: task {task.name!r}:"
+            if "/" not in address:
+                if shutil.which(address) is None:
+                    lines.append(
+                        f"{where} there is no program {address} on this machine: each host of pool {definition.pool} needs it"
+                    )
                 continue
-            what = f"{definition.name}: task {task.name!r}: {address} does not exist"
-            if any(path.is_relative_to(each) for each in own):
-                raise UserError(f"{what}: correct its name, or put it there")
-            lines.append(f"{what} on this machine: each host of pool {definition.pool} needs it there")
+            if "://" in address or meant(address):
+                runs = task.kind == "command" and script is not None and address == script.script
+                if runs and not os.access(address, os.X_OK):
+                    raise UserError(
+                        f"{where} {address} is not executable: begin it with a line like #!/bin/sh, and chmod +x it"
+                    )
+                continue
+            if any(Path(address).is_relative_to(each) for each in own):
+                raise UserError(f"{where} {address} does not exist: correct its name, or put it there")
+            lines.append(
+                f"{where} {address} does not exist on this machine: each host of pool {definition.pool} needs it there"
+            )
     return lines
 
 

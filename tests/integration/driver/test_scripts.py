@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from tests.integration.driver.world import World, submitting
 from tests.support.tiers import some
+
+from retrofill_core.settings import Settings
 
 __all__ = ["submitting"]
 pytestmark = pytest.mark.spark
@@ -167,3 +170,112 @@ def test_the_error_of_a_run_begins_with_what_its_script_said_of_the_cause(submit
     first, *others = ended["error"]["message"].splitlines()
     assert first.startswith(f"{submitting.out}/load.py ended with status 1: {cause}"), ended
     assert not any("site-packages" in line for line in others)
+
+
+COMMANDS = """
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily", timezone="America/New_York")
+p.command(
+    "load", ["./load.sh", "{interval.start:%Y-%m-%d}", "{conf.out}"],
+    templates=["job.yaml"], files=["rules-{interval.start:%Y-%m}.json#rules.json"],
+    env={"PASSWORD": "{secret[DB_PASSWORD]}"},
+)
+"""
+LOAD = """#!/bin/sh
+set -e
+ps -o args= $$ > "$2/args"
+[ "$PASSWORD" = "hunter2-canary" ]
+printf 'hunter2-'; sleep 0.2; echo canary
+cat rules.json job.yaml > "$2/told"
+pwd -P > "$2/place"
+ls "$2/ok" > /dev/null || { echo "ERROR: no rows for $1 with $PASSWORD" >&2; exit 4; }
+"""
+
+
+def test_a_program_runs_without_spark_and_its_secret_shows_nowhere(submitting: World) -> None:
+    (submitting.out / "load.sh").write_text(LOAD)
+    (submitting.out / "load.sh").chmod(0o755)
+    (submitting.out / "rules-2013-01.json").write_text("[1]\n")
+    (submitting.out / "job.yaml").write_text("{day: {interval.start:%F}, key: {secret[DB_PASSWORD]}, run: {a: 1}}\n")
+    (submitting.out / "secret").write_text("hunter2-canary\n")
+    launch = submitting.launch(COMMANDS)
+    pools = {"default": {"env": {"DB_PASSWORD": {"file": str(submitting.out / "secret")}}}}
+    allowed = {"script_allow": [f"{submitting.out}/*"], "spark_conf_allow": ["env.PASSWORD"]}
+    settings = Settings.model_validate({"pools": pools})
+    starter = submitting.executor(**allowed, pools=settings.pools)
+    starter.launch(launch)
+    assert submitting.host.ended(120).reported, submitting.log(launch)
+    (failed,) = [each for each in submitting.bodies(launch) if each["type"] == "RunReported"]
+    first = failed["error"]["message"].splitlines()[0]
+    assert first == f"{submitting.out}/load.sh ended with status 4: ERROR: no rows for 2013-01-01 with ***", failed
+    assert failed["error"]["type"] == "CommandFailed"
+    (submitting.out / "ok").touch()
+    launch = submitting.launch(COMMANDS)
+    starter.launch(launch)
+    assert submitting.host.ended(120).reported, submitting.log(launch)
+    assert submitting.fields(launch)[-2:] == ["RunReported succeeded", "AttemptEnded done"], submitting.log(launch)
+    told = (submitting.out / "told").read_text()
+    assert told == "[1]\n{day: 2013-01-01, key: hunter2-canary, run: {a: 1}}\n"
+    assert not Path((submitting.out / "place").read_text().strip()).exists()
+    shown = [
+        submitting.log(launch, complete="***"),
+        (submitting.out / "args").read_text(),
+        str(submitting.bodies(launch)),
+    ]
+    assert [each for each in shown if "canary" in each] == []
+
+
+HIDDEN = """
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+p.submit(
+    "script", "job.py", args=["{conf.out}", "--key={secret[KEY]}"], conf={"spark.hadoop.my.key": "{secret[KEY]}"},
+    files=["rules-{interval.start:%Y-%m}.json#rules.json"], archives=["tools.zip#tools"], templates=["job.json"],
+)
+"""
+FINDS = """
+import json, os, psutil, sys
+from pyspark import SparkFiles
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+def by_executor(_):
+    return [open(SparkFiles.get("rules.json")).read(), open(SparkFiles.get("tools") + "/x").read()]
+class Doubled:
+    def __call__(self, n): return 2 * n
+told = {
+    "executor's": spark.sparkContext.parallelize([1], 1).map(by_executor).collect()[0],
+    "own": [open("rules.json").read(), open("tools/x").read(), json.load(open("job.json"))],
+    "pickled": spark.sparkContext.parallelize([1], 1).map(Doubled()).collect(),
+    "argument": sys.argv[2] == "--key=hunter2 canary", "setting": spark.conf.get("spark.hadoop.my.key") == "hunter2 canary",
+    "commands": [" ".join(each.cmdline()) for each in [psutil.Process(), *psutil.Process().parents()]],
+}
+print(sys.argv[2], spark.sparkContext.getConf().toDebugString())
+open(sys.argv[1] + "/told.json", "w").write(json.dumps(told))
+"""
+
+
+def test_a_script_has_files_of_its_interval_and_a_secret_that_no_list_of_processes_shows(submitting: World) -> None:
+    (submitting.out / "job.py").write_text(FINDS)
+    (submitting.out / "rules-2013-01.json").write_text("[1]")
+    (submitting.out / "job.json").write_text('{"days": {"first": "{interval.start:%F}"}}')
+    with zipfile.ZipFile(submitting.out / "tools.zip", "w") as made:
+        made.writestr("x", "unpacked")
+    (submitting.out / "secret").write_text("hunter2 canary")
+    launch = submitting.launch(HIDDEN)
+    pools = Settings.model_validate(
+        {"pools": {"default": {"env": {"KEY": {"file": str(submitting.out / "secret")}}}}}
+    ).pools
+    allowed = {"script_allow": [f"{submitting.out}/*"], "spark_conf_allow": ["spark.hadoop.my.key"]}
+    submitting.executor(**allowed, pools=pools).launch(launch)
+    assert submitting.host.ended(800).reported, submitting.log(launch)
+    assert submitting.fields(launch)[-2:] == ["RunReported succeeded", "AttemptEnded done"], submitting.log(launch)
+    told: dict[str, Any] = json.loads((submitting.out / "told.json").read_text())
+    assert [command for command in told.pop("commands") if "canary" in command] == []
+    assert told == {
+        "executor's": ["[1]", "unpacked"],
+        "own": ["[1]", "unpacked", {"days": {"first": "2013-01-01"}}],
+        "pickled": [2],
+        "argument": True,
+        "setting": True,
+    }
+    assert "canary" not in submitting.log(launch, complete="--key=***")

@@ -34,3 +34,30 @@ def test_what_hosts_may_have_is_said_and_addresses_are_not_looked_for(tmp_path: 
     assert missing_files(made, [tmp_path]) == [
         "p: task 'load': /no/such/x.jar does not exist on this machine: each host of pool default needs it there"
     ]
+
+
+def with_command(*command: str, **more: list[str]) -> PipelineDefinition:
+    task = {"name": "load", "kind": "command", "submit": {"script": command[0], "args": command[1:], **more}}
+    return PipelineDefinition.model_validate({**daily().model_dump(mode="json"), "tasks": [task]})
+
+
+def test_a_program_is_looked_for_and_must_be_one(tmp_path: Path) -> None:
+    (tmp_path / "load.sh").touch()
+    with pytest.raises(UserError, match=f"^p: task 'load': {tmp_path}/load.sh is not executable: begin it"):
+        missing_files(with_command(f"{tmp_path}/load.sh"), [tmp_path])
+    (tmp_path / "load.sh").chmod(0o755)
+    assert missing_files(with_command(f"{tmp_path}/load.sh"), [tmp_path]) == missing_files(with_command("sh"), []) == []
+    assert missing_files(with_command("no-such-program"), [tmp_path]) == [
+        "p: task 'load': there is no program no-such-program on this machine: each host of pool default needs it"
+    ]
+
+
+def test_a_file_of_each_interval_is_there_if_any_is(tmp_path: Path) -> None:
+    made = with_command("true", files=[f"{tmp_path}/rules/{{interval.start:%Y/%m}}.json"])
+    with pytest.raises(
+        UserError, match=r"rules/\{interval.start:%Y/%m}.json does not exist: correct its name, or put it there"
+    ):
+        missing_files(made, [tmp_path])
+    (tmp_path / "rules" / "2013").mkdir(parents=True)
+    (tmp_path / "rules" / "2013" / "01.json").touch()
+    assert missing_files(made, [tmp_path]) == []

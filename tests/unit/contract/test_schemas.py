@@ -25,6 +25,7 @@ FOLDER, PAGE = ROOT / "schemas", ROOT / "docs" / "messages.md"
 NOT_TOGETHER = {
     "DeadlineMissed.recovered_at",
     "CodeLocation.module",
+    "SubmitScript.main_class",
     "BackfillRequested.intervals",
     "RunRetryRequested.all_failed",
     "BackfillRequested.interval_ends",

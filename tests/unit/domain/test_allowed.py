@@ -181,3 +181,58 @@ def test_no_environment_variable_may_be_set_unless_it_is_allowed_by_name(name: s
     assert message is not None and repr(name) in message and "RETROFILL_SPARK_CONF_ALLOW" in message
     assert "\n" not in message
     assert refusal(definition(tasks=[task]), [DEFAULT, f"env.{name}"], []) is None
+
+
+def with_task(kind: str = "submit", code: dict[str, str] | None = None, **script: Any) -> PipelineDefinition:
+    tasks = [{"name": "a", "kind": kind, "submit": script}]
+    return PipelineDefinition.model_validate(
+        {"name": "p", "schedule": "@daily", "tasks": tasks, "code": code or SHIPPED}
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "allowed", "what"),
+    [
+        ({"kind": "command", "script": "dbt"}, ["dbt"], "run the program 'dbt', which is not shipped"),
+        ({"kind": "command", "script": "/usr/bin/dbt"}, ["/usr/bin/*"], "run the program '/usr/bin/dbt'"),
+        ({"script": "/flows/a.py", "files": ["/etc/{conf[x]}#x"]}, ["/etc/*"], "use the file '/etc/*'"),
+        ({"script": "/flows/a.py", "files": ["s3a://b/%41/x"]}, [], "use the file 's3a://b/%41/x'"),
+        (
+            {"script": "/flows/a.py", "archives": ["/opt/env.tar.gz#env"]},
+            ["/opt/env.tar.gz"],
+            "use the file '/opt/env.tar.gz'",
+        ),
+        ({"script": "/flows/a.py", "templates": ["/opt/x.yaml"]}, ["/opt/x.yaml"], "use the file '/opt/x.yaml'"),
+        ({"script": "/flows/a.py", "cwd": "/srv/{run.id}"}, ["/srv/*"], "use the file '/srv/*'"),
+        (
+            {"script": "/flows/app.jar", "main_class": "A", "jars": ["/opt/b.jar"]},
+            ["/opt/*"],
+            "use the file '/opt/b.jar'",
+        ),
+        ({"script": "/flows/a.py", "files": ["/flows/../etc/x"]}, [], "use the file '/flows/../etc/x'"),
+    ],
+)
+def test_what_a_task_uses_is_shipped_or_listed(task: dict[str, Any], allowed: list[str], what: str) -> None:
+    made = with_task(**task)
+    message = refusal(made, [DEFAULT], [])
+    assert message is not None and what in message and "RETROFILL_SCRIPT_ALLOW" in message and "\n" not in message
+    assert allowed == [] or refusal(made, [DEFAULT], allowed) is None
+
+
+def test_what_is_shipped_is_allowed_with_fields_in_its_path_and_in_the_working_directory() -> None:
+    shipped: dict[str, Any] = {
+        "script": "/flows/a.py",
+        "files": ["/flows/{interval.start:%Y/%m}.json#x", "/flows/b"],
+        "templates": ["/flows/t"],
+    }
+    assert refusal(with_task(**shipped), [DEFAULT], []) is None
+    for cwd in ("/flows", "/flows/jobs"):
+        assert refusal(with_task(script="/flows/a.py", cwd=cwd), [DEFAULT], []) is None
+    in_archive = with_task("command", script="./tools/run", archives=["/flows/tools.zip#tools"])
+    assert refusal(in_archive, [DEFAULT], []) is None
+
+
+def test_packages_are_permitted_like_the_setting() -> None:
+    made = with_task(script="/flows/a.py", packages=["org.postgresql:postgresql:42.7.7"])
+    assert "packages of task 'a': a definition may not set 'spark.jars.packages'" in str(refusal(made, [DEFAULT], []))
+    assert refusal(made, [DEFAULT, "spark.jars.packages"], []) is None

@@ -68,7 +68,7 @@ def run(tmp_path: Path, text: str) -> None:
     script.write_text(text)
     made = launch(str(script))
     task: Task = made.pipeline.tasks[0]
-    Plain(Config(), made).run(task, made.pieces[0], Staging(made, made.pieces[0]))
+    Plain(Config(), made).run(task, fields_of(made))
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_script_that_nobody_can_read_is_ended_before_the_next_try(
     monkeypatch.setattr("retrofill.driver.submit.subprocess.Popen", start)
     monkeypatch.setattr("retrofill.system.groups.selectors.DefaultSelector", limited)
     with pytest.raises(OSError, match="Too many open files"):
-        submits.run(made.pipeline.tasks[0], made.pieces[0], Staging(made, made.pieces[0]))
+        submits.run(made.pipeline.tasks[0], fields_of(made))
     (process,) = started
     assert process.returncode == -signal.SIGKILL
     assert submits._running == {}

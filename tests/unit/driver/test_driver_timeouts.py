@@ -12,14 +12,13 @@ from tests.unit.driver.pooled import launch
 from tests.unit.driver.pooled import world as pool_world
 from tests.unit.driver.served import DONE, World, world, world_module
 from tests.unit.driver.test_driver_execute import task
-from tests.unit.driver.test_driver_submit import Plain, gone, wait_until
+from tests.unit.driver.test_driver_submit import Plain, fields_of, gone, wait_until
 from tests.unit.driver.test_driver_submit import launch as script_launch
 
 from retrofill.driver import time_limit
 from retrofill.driver.config import Config
 from retrofill.driver.execute import Execution
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
-from retrofill.outputs.staging import Staging
 from retrofill.protocol.facts import ErrorInfo
 from retrofill.sdk.duration import timed_out, written
 from retrofill.states.task_run import TASK_TIMED_OUT, TaskState
@@ -197,7 +196,7 @@ def test_a_script_ends_with_all_that_it_started(tmp_path: Path) -> None:
         mine.end_task("a")
 
     with pytest.raises(TaskTimedOut) as raised, TimeLimit(0.01, OVER, interrupt, lambda e: None):
-        mine.run(of, made.pieces[0], Staging(made, made.pieces[0]))
+        mine.run(of, fields_of(made))
     assert str(raised.value) == f"too long\n{script} ended with signal 9: loading"
     wait_until(lambda: gone(int(pid.read_text())))
 

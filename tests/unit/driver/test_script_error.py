@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.driver.script_error import explained
+from retrofill.driver.script_error import explained, of_program
 
 WARN = "26/11/28 10:00:01 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform..."
 INFO = "26/11/28 10:00:09 INFO ShutdownHookManager: Shutdown hook called"
@@ -138,3 +138,41 @@ def test_of_real_scripts(text: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-u", script], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert explained([WARN, *(done.stdout + done.stderr).splitlines(), INFO]).splitlines()[0] == SCRIPTS[text]
+
+
+DBT = [
+    "10:15:01  Running with dbt=1.9.0",
+    "10:15:02  1 of 1 ERROR creating sql table model main.m ............... [ERROR in 0.05s]",
+    "10:15:02  Completed with 1 error, 0 partial successes, and 0 warnings:",
+    "10:15:02",
+    "10:15:02    Database Error in model m (models/m.sql)",
+    '  column "amount" does not exist',
+    "10:15:02  Done. PASS=0 WARN=0 ERROR=1 SKIP=0 TOTAL=1",
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "first"),
+    [
+        (DBT, '10:15:02    Database Error in model m (models/m.sql): column "amount" does not exist'),
+        (
+            ['psql:x.sql:3: ERROR:  relation "t" does not exist', "LINE 1: SELECT * FROM t", "                      ^"],
+            'psql:x.sql:3: ERROR:  relation "t" does not exist',
+        ),
+        (["Cloning into 'x'...", "fatal: repository 'x' does not exist"], "fatal: repository 'x' does not exist"),
+        (["begins", "./load.sh: line 3: dbt: command not found"], "./load.sh: line 3: dbt: command not found"),
+        (
+            ["Encountered an error:", "Runtime Error", "  Could not find profile named 'x'"],
+            "Runtime Error: Could not find profile named 'x'",
+        ),
+        (["10 rows, 0 errors", "no rows for 2013-01-01"], "no rows for 2013-01-01"),
+        (TRACE, "KeyError: 'amount'"),
+        ([], "it said nothing"),
+        (["", "  "], "it said nothing"),
+    ],
+)
+def test_the_first_line_of_a_failed_program_names_its_error(lines: list[str], first: str) -> None:
+    said = of_program(lines).splitlines()
+    assert said[0] == first
+    if lines and lines is not TRACE:
+        assert not [line for line in lines if line.strip() and line.strip() not in "\n".join(said)]

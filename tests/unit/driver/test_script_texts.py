@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from retrofill.protocol.script_texts import BadArgument, Values, check, fill
+from retrofill.protocol.script_texts import (
+    BadArgument,
+    Values,
+    check,
+    fill,
+    fill_between,
+    fill_path,
+)
+from retrofill.sdk.texts import fields_between, outline
 
 
 def values(start: str, end: str, zone: str = "America/New_York") -> Values:
@@ -22,6 +31,7 @@ def values(start: str, end: str, zone: str = "America/New_York") -> Values:
         lambda p: f"/staged{p}",
         lambda p: f"/read{p}",
         lambda path, names: f"{path} of {' '.join(names)}",
+        {"KEY": "p{4}ss", "OTHER": "x"},
     )
 
 
@@ -174,3 +184,84 @@ def test_a_check_knows_no_conf_yet(text: str) -> None:
 def test_a_check_finds_what_no_conf_mends(text: str) -> None:
     with pytest.raises(BadArgument):
         check([text])
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        (
+            '{"day": "{interval.start:%F}", "n": {conf[n]}, "deep": {"a": {}}}',
+            '{"day": "2013-01-01", "n": 3, "deep": {"a": {}}}',
+        ),
+        (
+            "out: {stage:/out/{conf[city]}/day={interval.start:%F}}\nargs: {n: 1, m: {}}",
+            "out: /staged/out/JFK/day=2013-01-01\nargs: {n: 1, m: {}}",
+        ),
+        (
+            '{{ ds }} {% if run.id %} ${HOME} {{conf[city]}} {x} { "run": {run.id} }',
+            '{{ ds }} {% if run.id %} ${HOME} {{conf[city]}} {x} { "run": 7 }',
+        ),
+        ('{"rows":{conf[n]}}', '{"rows":3}'),
+        ("password: {secret[KEY]}", "password: p{4}ss"),
+        ("", ""),
+    ],
+)
+def test_in_files_only_fields_are_filled_in(text: str, filled: str) -> None:
+    assert fill_between(text, DAY) == filled
+    check(fields_between(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: {conf[town]}", "in '{conf[town]}': conf has no key 'town'"),
+        ("a: {interval.strat}", "did you mean interval.start?"),
+        (
+            "a: {interval.start:%Y\nb: }",
+            "the field that begins with '{interval.start:%Y' has no closing brace in its line",
+        ),
+        ("{secret[NONE]}", "there is no secret 'NONE': give the pool a variable of that name"),
+    ],
+)
+def test_what_a_file_lacks_is_named(text: str, why: str) -> None:
+    with pytest.raises(BadArgument) as refused:
+        fill_between(text, DAY)
+    assert why in str(refused.value)
+
+
+def test_a_secret_is_taken_whole_and_shows_in_no_path_and_no_error() -> None:
+    assert fill(["--key={secret[KEY]} {secret.OTHER}"], DAY) == ["--key=p{4}ss x"]
+    for text in (
+        "{secret[KEY]:.2}",
+        "{secret[KEY]!r}",
+        "{secret[KEY]!s:.2}",
+        "{secret}",
+        "{secret[KEY][0]}",
+        "{secret[NONE]}",
+    ):
+        with pytest.raises(BadArgument) as refused:
+            fill([text], DAY)
+        assert "p{4}" not in str(refused.value), text
+    for text in ("{stage:/out/{secret[KEY]}}", "{staged:/out/{secret[KEY]}}"):
+        with pytest.raises(BadArgument, match="a path that is staged cannot have a secret in it"):
+            check([text])
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "filled"),
+    [
+        ("/rules/{conf[city]}.json", "/rules/*.json", "/rules/JFK.json"),
+        ("/r/{interval.start:%Y/%m}.json", "/r/*/*.json", "/r/2013/01.json"),
+        ("/plain/%41,b", "/plain/%41,b", "/plain/%41,b"),
+        ("s3a://b/{{x}}/{interval.start:%F}", "s3a://b/{x}/*", "s3a://b/{x}/2013-01-01"),
+    ],
+)
+def test_paths_are_filled_in(text: str, pattern: str, filled: str) -> None:
+    assert (outline(text), fill_path(text, DAY)) == (pattern, filled)
+
+
+@pytest.mark.parametrize("value", ["../../etc", "..", "a/..", "%2e%2e", "a,b", "a#b", "a\nb"])
+def test_the_conf_of_a_request_leads_a_path_nowhere_else(value: str) -> None:
+    of = replace(DAY, conf={"name": value})
+    with pytest.raises(BadArgument, match="a field may not add"):
+        fill_path("/rules/{conf[name]}", of)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
+from tests.support.definitions import daily
 from tests.unit.driver.pooled import Recorder, launch
 
 from retrofill.driver.config import Config
@@ -24,7 +28,7 @@ from retrofill_core.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill_core.settings import NotConfigured, Settings
 from run_starter.executors import submission
 from run_starter.executors.build import Dispatch, Pools
-from run_starter.executors.command import drivers_of, masks, told, versions
+from run_starter.executors.command import Drivers, drivers_of, masks, told, unknown_secret, versions
 from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.preparing import Preparing
@@ -66,7 +70,50 @@ def test_variables_come_from_where_they_are(tmp_path: Path, configured: None, mo
 
 
 def test_short_values_are_not_masked() -> None:
-    assert masks(["abc", "", "a.cd\n  \nxyz"]) == (re.escape("a.cd"),)
+    (only,) = masks(["abc", "", "a.cd\n  \nxyz"])
+    assert re.fullmatch(only, "a.cd")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "hunter2",
+        "p4ss.w*rd+[x](y)|$^{2}\\d",
+        "sl/ash=and&more?#",
+        "a b  c",
+        "qu\"ot'e",
+        "back\\\\slash\\",
+        "gehäuse😀",
+        "<b>&amp;",
+    ],
+)
+def test_a_secret_is_masked_however_other_texts_write_it(secret: str, configured: None) -> None:
+    configure_masking(masks([secret, "another", secret[:5]]))
+    quoted = [quote(secret), quote(secret, safe=""), quote_plus(secret), quote(secret, safe="").lower()]
+    in_json = [json.dumps(secret), json.dumps(secret, ensure_ascii=False), json.dumps(json.dumps(secret))]
+    for text in (secret, *quoted, *in_json, repr(secret), html.escape(secret), re.escape(secret), shlex.quote(secret)):
+        shown = masked(f"jdbc://h/?p={text}&x=1 another")
+        assert shown.endswith("&x=1 ***") and not set(re.findall(r"\w{3,}", secret)) & set(
+            re.findall(r"\w{3,}", shown)
+        ), text
+
+
+def test_each_line_of_a_secret_is_masked(configured: None) -> None:
+    key = "-----BEGIN KEY-----\nMIIEvQ+/IBADANBg==\nkqhkiG9w0\n-----END KEY-----\n"
+    configure_masking(masks([key]))
+    for text in (key, repr(key), json.dumps({"key": key}), key.replace("\n", " "), key.replace("\n", "\r\n")):
+        assert not re.search("MII|kqh|BEGIN", masked(text)), text
+
+
+def test_a_secret_that_the_pool_does_not_have_is_named() -> None:
+    submit = SubmitScript(script="true", env={"KEY": "{secret[KEY]}"})
+    task = TaskDefinition(name="load", kind="command", submit=submit)
+    made = daily(pool="gpu").model_copy(update={"tasks": (task,)})
+    has = Drivers(Settings(), secrets=frozenset({"TOKEN"}))
+    assert unknown_secret(made, replace(has, secrets=frozenset({"KEY"}))) is None
+    assert unknown_secret(made, has) == (
+        "task 'load': pool gpu has no secret 'KEY'; it has: TOKEN: give it one in its env, from a file or a variable"
+    )
 
 
 @pytest.mark.parametrize(

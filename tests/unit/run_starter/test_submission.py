@@ -181,7 +181,7 @@ def test_a_driver_that_only_runs_scripts_is_no_application(tmp_path: Path) -> No
     scripts = replace(launch(), pipeline=daily().model_copy(update={"tasks": (script_task(),)}))
     settings = cluster("yarn", home=tmp_path)
     program = f"{package(tmp_path)}/retrofill/driver/once.py"
-    assert submission.command(SparkHome.of(settings), scripts, {}, tmp_path) == [sys.executable, program]
+    assert scripts.needs_no_spark and submission.plain_command(settings, sys.executable) == [sys.executable, program]
     assert not submission.is_remote(settings, scripts)
     assert submission.is_remote(settings, launch())
 

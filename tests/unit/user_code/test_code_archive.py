@@ -96,6 +96,71 @@ def test_the_files_of_a_script_go_along_where_they_are_inside(folder: Path) -> N
     assert sorted(files_of(folder, source(folder, task))) == sorted([*OWN, *more])
 
 
+def test_folders_without_init_go_along_if_the_code_imports_them(folder: Path) -> None:
+    """Also where a function does, and one of another that goes along; nothing else of the folder does."""
+    texts = {
+        "flow.py": "def f():\n    from common.io import read",
+        "common/io/read.py": "import deeper.x",
+        "common/rules.yaml": "{}",
+        "deeper/x.py": "from . import unrelated",
+        "package/inner/deep.py": "import of_package",
+        "of_package/y.py": "",
+        "unrelated/z.py": "",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    more = ["common/io/read.py", "deeper/x.py", "of_package/y.py"]
+    assert [each for each in names(folder) if each not in OWN and each != "common/rules.yaml"] == more
+
+
+def test_what_is_beside_a_script_goes_along_as_beside_a_pipeline(folder: Path) -> None:
+    texts = {
+        "jobs/report.py": "import helpers.dates, util",
+        "jobs/util.py": "",
+        "jobs/config.yaml": "a: 1",
+        "jobs/helpers/dates.py": "",
+        "jobs/unrelated/x.py": "",
+        "jobs/lib/__init__.py": "",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    task = TaskDefinition(name="a", kind="submit", submit=SubmitScript(script=str(folder / "jobs/report.py")))
+    expected = [each for each in texts if "unrelated" not in each]
+    assert sorted(files_of(folder, source(folder, task))) == sorted([*OWN, *expected])
+
+
+def test_files_of_each_interval_directories_and_the_working_directory_go_along(folder: Path) -> None:
+    texts = (
+        "rules/2013-01.bin",
+        "rules/2013-02.bin",
+        "rules/README",
+        "dbt/models/m.sql",
+        "dbt/x.bin",
+        "work/conf/job.yaml",
+        "work/x.bin",
+    )
+    for name in texts:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
+    paths = (f"{folder}/rules/{{interval.start:%Y-%m}}.bin#rules", f"{folder}/dbt")
+    tasks = (
+        TaskDefinition(name="a", kind="command", submit=SubmitScript(script="dbt", files=paths)),
+        TaskDefinition(name="b", kind="command", submit=SubmitScript(script="dbt", cwd=str(folder / "work"))),
+    )
+    expected = [each for each in texts if each not in ("rules/README", "work/x.bin")]
+    assert sorted(files_of(folder, source(folder, *tasks))) == sorted([*OWN, *expected])
+
+
+def test_programs_stay_programs(folder: Path) -> None:
+    (folder / "load.sh").write_text("#!/bin/sh")
+    archive = build({"load.sh": folder / "load.sh", "flow.py": folder / "flow.py"}, MUCH)
+    with zipfile.ZipFile(io.BytesIO(archive.content)) as zipped:
+        modes = {entry.filename: entry.external_attr >> 16 for entry in zipped.infolist()}
+    assert modes == {"flow.py": 0o644, "load.sh": 0o755}
+
+
 def test_what_was_imported_goes_along_in_a_package_or_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder))
     __import__("other.script")

@@ -1,0 +1,3 @@
+BEGIN { FS = "," }
+NR > 1 { sum[$1] += $2 }
+END { for (shop in sum) print day "," shop "," sum[shop] }
