@@ -43,6 +43,10 @@ from retrofill_core.store.transition import Plus
 __all__ = ["both", "installation"]
 
 
+def live(conn: Any) -> set[int]:
+    return {id for each in claims.taken_slots(conn, [1]).values() for id in each.attempts}
+
+
 def test_several_attempts_with_several_runs(both: Both) -> None:
     """Each gets its own id, in the order in which they are given."""
     more = attempts.NewAttempt("b2", 1, "publish", 7, 3, 1, 3, {"file": "/p.py", "sha256": "x"}, "h", 1, 3)
@@ -134,7 +138,7 @@ def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Bot
 
     def found(conn: Any, wanted: dict[str, tuple[int, int]]) -> dict[str, list[list[int]]]:
         """The positions of those that one publisher takes."""
-        found = claims.staged(conn, wanted).items()
+        found = claims.staged(conn, wanted, live(conn)).items()
         return {id: [[row.position for row in each.runs] for each in together] for id, together in found}
 
     def held(conn: Any) -> tuple[list[int], list[bool], dict[str, int], list[str]]:
@@ -149,7 +153,13 @@ def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Bot
         ("a", lambda conn: [make_backfill(conn, id, 4, START + n * 9 * DAY) for n, id in enumerate(["b1", "b2"])]),
         ("a", lambda conn: found(conn, {"b1": (9, 1)})),
         ("a", accept),
-        ("a", lambda conn: found(conn, {"b2": (1, 1), "b1": (9, 1)})),
+        (
+            "a",
+            lambda conn: (
+                found(conn, {"b2": (1, 1), "b1": (9, 1)}),
+                sorted(claims.to_publish(conn, {"b1": 0, "b2": 1})),
+            ),
+        ),
         # The third day of each was approved, and changed by somebody since.
         ("a", lambda conn: (wait(conn), approve(conn))),
         ("a", lambda conn: (found(conn, {"b2": (9, 1), "b1": (9, 0)}), found(conn, {"b2": (9, 9), "b1": (9, 2)}))),
@@ -157,7 +167,7 @@ def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Bot
         ("a", lambda conn: reviews.changed(conn, "b1")),
         ("a", commit),
     )
-    assert said[2:5] == [{}, 6, {"b2": [[1, 2]], "b1": [[1, 2], [3]]}]
+    assert said[2:5] == [{}, 6, [{"b2": [[1, 2], [3]], "b1": [[1, 2], [3]]}, ["b2"]]]
     assert said[6] == [{"b2": [[1], [3]]}, {"b2": [[1, 2], [3]], "b1": [[1, 2], [3]]}]
     assert said[7] == [[2], [True, True], {"b1": 1}, ["b1", "b2"]]
 
@@ -174,7 +184,7 @@ def test_what_pauses_hides_nothing_that_may_be_published(both: Both) -> None:
         conn.execute(update(t.run).where(t.run.c.position == 3).values(publish_after=func.clock_timestamp() - DAY))
 
     def found(conn: Any) -> list[Any]:
-        (staged,) = claims.staged(conn, {"b1": (2, 1)})["b1"]
+        (staged,) = claims.staged(conn, {"b1": (2, 1)}, live(conn))["b1"]
         codes = conn.execute(select(t.attempt.c.code)).scalars().all()
         return [[row.position for row in staged.runs], staged.code in codes]
 
@@ -188,9 +198,11 @@ def test_what_pauses_hides_nothing_that_may_be_published(both: Both) -> None:
         ("a", found),
         ("a", lambda conn: runs.backfills_to_publish(conn, 0)),
         ("a", pause_all),
-        ("a", lambda conn: (claims.staged(conn, {"b1": (9, 1)}), runs.backfills_to_publish(conn, 0))),
+        ("a", lambda conn: (claims.staged(conn, {"b1": (9, 1)}, live(conn)), runs.backfills_to_publish(conn, 0))),
+        ("a", lambda conn: sorted(claims.to_publish(conn, {"b1": 1}))),
         ("a", commit),
     )
+    assert said[7] == []
     assert said[3:5] == [[[2, 3, 4], True], ["b1"]]
     assert list(said[6]) == [{}, []]
 
@@ -398,7 +410,7 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
             ),
         ),
         ("a", lambda conn: (accept(conn, 1, 1), attempts.accepted(conn, 1, [1]), attempts.accepted(conn, 1, [2]))),
-        ("a", lambda conn: (claims.staged(conn, {"b1": (9, 1)}), runs.backfills_to_publish(conn, 0))),
+        ("a", lambda conn: (claims.staged(conn, {"b1": (9, 1)}, live(conn)), runs.backfills_to_publish(conn, 0))),
         ("a", lambda conn: (leave(conn, 1, 1, to=RunState.STAGED), leave(conn, 1, 2), over(conn, 1, "lost"))),
         (
             "a",
@@ -408,7 +420,7 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
                 runs.count_unfinished(conn),
             ),
         ),
-        ("a", lambda conn: (claims.staged(conn, {"b1": (9, 1), "b2": (9, 1)}), attempts.leases(conn, 0))),
+        ("a", lambda conn: (claims.staged(conn, {"b1": (9, 1), "b2": (9, 1)}, live(conn)), attempts.leases(conn, 0))),
         ("a", lambda conn: (runs.backfills_to_publish(conn, 0), runs.backfills_to_publish(conn, 1))),
         ("a", lambda conn: (backfills.progress(conn, "b1"), backfills.to_be_decided(conn, ["b1"]))),
         ("a", commit),
@@ -419,7 +431,7 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
         (
             "b",
             together(
-                lambda conn: claims.staged(conn, {"b1": (9, 1)}),
+                lambda conn: claims.staged(conn, {"b1": (9, 1)}, live(conn)),
                 lambda conn: renew(conn, 2, 120),
                 lambda conn: lease_left(conn, 2, 1),
             ),
@@ -429,7 +441,7 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
         ("b", lambda conn: attempts.to_be_ended(conn, [1, 2])),
         ("b", lambda conn: runs.move(conn, "staged", [{"id": 1, "attempt_id": 2}], adopt)),
         ("b", lambda conn: (attempts.accepted(conn, 2, [1]), attempts.accepted(conn, 2, [1, 2]))),
-        ("b", lambda conn: (claims.staged(conn, {"b1": (9, 1)}), launches.accepted_of(conn, [1, 2]))),
+        ("b", lambda conn: (claims.staged(conn, {"b1": (9, 1)}, live(conn)), launches.accepted_of(conn, [1, 2]))),
         ("b", commit),
     )
     said = said[len(BASE) :]

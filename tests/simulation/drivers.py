@@ -137,8 +137,7 @@ class Driver:
 
     def _execute(self) -> bool:
         """Execute the runs, one by one or all at once. Returns whether everything was acknowledged."""
-        one_by_one = self.launch.mode == AttemptMode.EACH
-        for runs in [(run,) for run in self.launch.runs] if one_by_one else [self.launch.runs]:
+        for runs in self._pieces():
             run = runs[0]
             asked = self._clock()
             left = self._asked("may_begin", runs)
@@ -159,6 +158,13 @@ class Driver:
                     self._fails = True
                     break
         return self._published()
+
+    def _pieces(self) -> list[tuple[RunToDo, ...]]:
+        """One by one, all of a range, or what one attempt has staged."""
+        if self.launch.mode == AttemptMode.EACH:
+            return [(run,) for run in self.launch.runs]
+        staged = dict.fromkeys(run.accepted_attempt for run in self.launch.runs)
+        return [tuple(run for run in self.launch.runs if run.accepted_attempt == attempt) for attempt in staged]
 
     def _about(self, run: RunToDo) -> dict[str, Any]:
         return {**self.launch.about, "run_id": run.id, "attempt": run.attempt, "publication": run.publication}

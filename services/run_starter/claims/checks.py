@@ -21,7 +21,8 @@ from retrofill_core.store.rows import Backfill
 from retrofill_core.store.seat_waits import Rank
 from run_starter.claims.batches import batch_limit, batches, how_many, mode_of
 from run_starter.claims.cancelling import cancel, cancel_runs
-from run_starter.claims.seating import POLL_SECONDS, leave, offered, publishable, seated, wait
+from run_starter.claims.publishing import PUBLISHED_AT_ONCE, Publication, publishable, slots_left
+from run_starter.claims.seating import POLL_SECONDS, leave, offered, seated, wait
 from run_starter.claims.starting import Starting, Wanted
 from run_starter.claims.suspects import next_attempts, server_of
 from run_starter.host.launching import Launching
@@ -78,11 +79,9 @@ class Claims:
         ids = [*dict.fromkeys([*ids, *memory.unpublished(numbers)])]
         rows = self._locked(tx, ids)
         self._recheck_locked(tx, [id for id in ids if id not in rows])
-        most = self._drivers() + SPARE
-        approved = {id: (min(row.max_active_runs, most), row.publishes_below) for id, row in rows.items()}
-        staged = store.staged(tx.conn, approved) if approved else {}
-        memory.publish_later({id: rows[id].pipeline_no for id in staged}, checked=ids)
-        running = dict.fromkeys([*numbers, *(rows[id].pipeline_no for id in staged)])
+        staged = store.to_publish(tx.conn, {id: row.publishes_below for id, row in rows.items()})
+        memory.publish_later({id: rows[id].pipeline_no for id in rows if id in staged}, checked=ids)
+        running = dict.fromkeys([*numbers, *(rows[id].pipeline_no for id in rows if id in staged)])
         for row in rows.values():
             match row.state:
                 case BackfillState.RUNNING:
@@ -118,11 +117,11 @@ class Claims:
         memory: Memory,
         numbers: Sequence[int],
         locked: Mapping[str, Backfill],
-        staged: Mapping[str, Sequence[store.Accepted]],
+        staged: Collection[str],
     ) -> int:
         """Start attempts in the free slots of these pipelines, publishers first; returns how many.
 
-        ``locked``: backfills by id; ``staged``: their accepted runs without a publisher.
+        ``locked``: backfills by id; ``staged``: which of them have accepted runs without a publisher.
         """
         limits, now = store.lock_pipelines(tx.conn, numbers)
         for no in set(numbers) - limits.keys():
@@ -131,8 +130,7 @@ class Claims:
         if now is None:
             return 0
         taken = store.taken_slots(tx.conn, limits)
-        readable = self.starting.launching.definitions.of(tx.conn, list(staged)) if staged else {}
-        publications = publishable(locked, staged, readable, limits, taken)
+        publications = self._publications(tx, [locked[id] for id in locked if id in staged], limits, taken)
         free_slots = {no: limits[no] - len(taken[no].pipeline_slots) for no in limits}
         self._poll(tx, [no for no in free_slots if free_slots[no] <= 0])
         to_read = {no: min(free, self._drivers()) + SPARE for no, free in free_slots.items() if free > 0}
@@ -155,6 +153,26 @@ class Claims:
         left = [pool for pool, count in locked_seats.items() if count > used[pool] and pool not in shares.short]
         tx.notify(hosts.SEAT_CHANNEL, left)
         return len(wanted)
+
+    def _publications(
+        self, tx: Transaction, staged: Sequence[Backfill], limits: Mapping[int, int], taken: Mapping[int, store.Taken]
+    ) -> list[Publication]:
+        """What is published in the free slots, which it takes."""
+        readable = self.starting.launching.definitions.of(tx.conn, [row.id for row in staged]) if staged else {}
+        slots = {
+            row.id: min(free, self._drivers() + SPARE)
+            for row in staged
+            if row.id in readable and (free := slots_left(row, limits, taken)) > 0
+        }
+        wanted = {row.id: (slots[row.id] * PUBLISHED_AT_ONCE, row.publishes_below) for row in staged if row.id in slots}
+        live = {id for each in taken.values() for id in each.attempts}
+        accepted = store.staged(tx.conn, wanted, live) if wanted else {}
+        return [
+            each
+            for row in staged
+            if row.id in accepted
+            for each in publishable(row, accepted[row.id], readable[row.id], slots[row.id], limits, taken)
+        ]
 
     def _candidates(
         self,

@@ -3,66 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.store import hosts, runs, seat_waits
-from retrofill_core.store.claims import Accepted, Taken
-from retrofill_core.store.rows import Backfill
+from run_starter.claims.publishing import Publication
 from run_starter.claims.starting import Wanted
-from run_starter.executors import has_tables
 from run_starter.memory import YIELD_SECONDS, Memory, pipeline_key, slot_freed
-from run_starter.sharing import Candidate, FreeSeats, FreeSlots, PipelineSlots, Rivals, Shares, most
+from run_starter.sharing import Candidate, FreeSeats, PipelineSlots, Rivals, Shares, most
 
 POLL_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Publication:
-    """Accepted runs of one attempt of a backfill, the pool and executor of their publisher, and the slots for that."""
-
-    backfill: Backfill
-    accepted: Accepted
-    pool: str
-    executor: str
-    slot: int
-    pipeline_slot: int
-
-
-def publishable(
-    locked: Mapping[str, Backfill],
-    staged: Mapping[str, Sequence[Accepted]],
-    definitions: Mapping[str, PipelineDefinition],
-    limits: Mapping[int, int],
-    taken: Mapping[int, Taken],
-) -> list[Publication]:
-    """The accepted runs without a publisher for which there are slots; takes the slots.
-
-    ``locked``: their backfills by id; ``limits`` and ``taken`` slots: by pipeline.
-    """
-    found: list[Publication] = []
-    for id, definition in definitions.items():
-        row, no = locked[id], locked[id].pipeline_no
-        if no not in limits:
-            continue
-        own, shared = taken[no].of_backfills.setdefault(id, set()), taken[no].pipeline_slots
-        of_backfill, of_pipeline = FreeSlots(own, row.max_active_runs), FreeSlots(shared, limits[no])
-        for each in staged[id][: min(of_backfill.left, of_pipeline.left)]:
-            slot, pipeline_slot = of_backfill.take(), of_pipeline.take()
-            found.append(Publication(row, each, definition.pool, publisher_of(definition, each), slot, pipeline_slot))
-            own.add(slot)
-            shared.add(pipeline_slot)
-    return found
-
-
-def publisher_of(definition: PipelineDefinition, accepted: Accepted) -> str:
-    """Where accepted output is published: tables by the Spark that staged them, directories by any process."""
-    return definition.executor if has_tables(accepted.runs[0].folders) else hosts.ANY
 
 
 def offered(

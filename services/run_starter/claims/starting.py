@@ -20,6 +20,7 @@ from retrofill_core.store.hosts import Seat
 from retrofill_core.store.rows import Backfill, Run
 from retrofill_core.store.transition import Plus
 from run_starter.announcing import facts, publishing
+from run_starter.claims.publishing import span
 from run_starter.executors import LaunchRequest
 from run_starter.host.launching import Batch, Before, Launching, code_of
 from run_starter.memory import LEASES_KEY
@@ -31,7 +32,7 @@ class Wanted:
     """An attempt to start, in a slot of its backfill, one of its pipeline, and a seat.
 
     ``suspect_server``: the pool in which its runs are retried alone, if drivers share its Spark server.
-    ``accepted_code``: of a publisher, where the code is of the attempt that staged what it publishes.
+    ``accepted_code``: of a publisher, where the code is of the attempts that staged what it publishes.
     """
 
     backfill: Backfill
@@ -119,13 +120,13 @@ def _definition(wanted: Wanted, definition: PipelineDefinition) -> PipelineDefin
 
 
 def _new(wanted: Wanted, definition: PipelineDefinition) -> attempts.NewAttempt:
+    first, last = span(wanted.runs)
     return attempts.NewAttempt(
         wanted.backfill.id,
         wanted.backfill.pipeline_no,
         str(wanted.mode),
-        wanted.runs[0].position,
-        # Of a publisher, some in between may have ended.
-        wanted.runs[-1].position - wanted.runs[0].position + 1,
+        first,
+        last - first + 1,
         wanted.slot,
         wanted.pipeline_slot,
         definition.code.model_dump(exclude_none=True),

@@ -92,7 +92,7 @@ class LaunchRequest:
     unpublished: tuple[int, ...] = ()
     # What it stages waits for a review.
     review: bool = False
-    # Of a publication: the other runs whose output the same attempt staged.
+    # Of a publication: the other runs whose output the same attempts staged.
     siblings: tuple[RunToDo, ...] = ()
     # Of one that only publishes: attempts that may have tried to publish the same before. Their operations must have
     # ended before a failure is reported.

@@ -37,8 +37,8 @@ class Batch:
 class Before:
     """What attempts before left to the launches of some batches.
 
-    ``tries``: of tasks that ended their drivers, by run and task. ``accepted``: all runs that the
-    attempt staged whose output is published, by attempt.
+    ``tries``: of tasks that ended their drivers, by run and task. ``accepted``: all runs that those
+    attempts staged whose output is published, by attempt.
     """
 
     earlier: list[Earlier]
@@ -58,8 +58,13 @@ class Before:
             launches.tries_used(
                 conn, [row.id for each in executed if _retries(each) for row in each.runs if row.attempt]
             ),
-            launches.accepted_of(conn, {present(each.runs[0].accepted_attempt) for each in published}),
+            launches.accepted_of(conn, {id for each in published for id in _accepted(each.runs)}),
         )
+
+
+def _accepted(runs: Sequence[Run]) -> list[int]:
+    """The attempts that staged their output."""
+    return [*dict.fromkeys(present(row.accepted_attempt) for row in runs)]
 
 
 def _retries(batch: Batch) -> bool:
@@ -91,7 +96,7 @@ class Launching:
         publishes = batch.mode == AttemptMode.PUBLISH
         if publishes:
             to_do = [published(row) for row in runs]
-            siblings = before.accepted[present(runs[0].accepted_attempt)]
+            siblings = [row for id in _accepted(runs) for row in before.accepted[id]]
         else:
             to_do = [_executed(row, before.tries.get(row.id, {})) for row in runs]
         own = {row.id for row in runs}

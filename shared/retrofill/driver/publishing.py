@@ -108,7 +108,8 @@ def publish_all(
     reviewed = Reviewed(launch, attempt, tables)
     published: dict[int, list[Published]] = {run.id: [] for run in runs}
     ended = _changed_in_advance(reviewed, runs)
-    for group in groups_of(launch, attempt, [*runs, *launch.siblings]):
+    siblings = [run for run in launch.siblings if run.accepted_attempt == attempt]
+    for group in groups_of(launch, attempt, [*runs, *siblings]):
         for id, result in _publish_table(group, launch, runs, ended, reviewed, tables).items():
             if isinstance(result, Published):
                 published[id].append(result)

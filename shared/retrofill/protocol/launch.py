@@ -102,7 +102,7 @@ class Launch:
     the installation, of which several may share a Spark server. ``keep_replaced_days``: how long what
     is replaced is kept.
     ``unpublished``: attempts of which other runs may still publish rows from a table that they share with these.
-    ``siblings``: of a publication, the other runs that the same attempt staged.
+    ``siblings``: of a publication, the other runs that the same attempts staged.
     ``publishers``: attempts that may have tried to publish the output of these runs before.
     ``review``: what it stages waits for a review.
     ``staged_tables``: the namespace where tables are staged, in the catalog of each target, unless it is the target's own.
@@ -137,8 +137,14 @@ class Launch:
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The runs as they are processed: one by one, or all of a range or a publication in one go."""
-        return tuple(Piece((run,)) for run in self.runs) if self.mode == AttemptMode.EACH else (Piece(self.runs),)
+        """The runs as they are processed: one by one, all of a range in one go, or what one attempt has staged."""
+        if self.mode == AttemptMode.RANGE:
+            return (Piece(self.runs),)
+        pieces: dict[int, list[LaunchedRun]] = {}
+        for run in self.runs:
+            together = run.accepted_attempt if self.mode == AttemptMode.PUBLISH else None
+            pieces.setdefault(run.id if together is None else together, []).append(run)
+        return tuple(Piece(tuple(runs)) for runs in pieces.values())
 
     @property
     def undoes(self) -> bool:

@@ -37,16 +37,17 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.store.arrays import Arrays, none_of, one_of
 from retrofill_core.store.failures import failed_since_resume
 from retrofill_core.store.giving_way import defined, last_served
-from retrofill_core.store.rows import Run, columns_of
-from retrofill_core.store.runs import COLUMNS, due_to_publish
+from retrofill_core.store.rows import Run, columns_of, present
+from retrofill_core.store.runs import COLUMNS, anything_to_publish, due_to_publish, waiting_to_publish
 from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import attempt, backfill, pipeline, run
 
 
 @dataclass
 class Taken:
-    """Slots that live attempts of a pipeline hold: the pipeline's, and those of their backfills."""
+    """A pipeline's live attempts, and the slots that they hold: the pipeline's, and those of their backfills."""
 
+    attempts: set[int] = field(default_factory=set)
     pipeline_slots: set[int] = field(default_factory=set)
     of_backfills: dict[str, set[int]] = field(default_factory=dict)
 
@@ -73,9 +74,9 @@ _LOCK_PIPELINES = (
     .order_by(pipeline.c.no)
     .with_for_update(key_share=True, skip_locked=True)
 )
-_TAKEN = select(attempt.c.pipeline_no, attempt.c.backfill_id, attempt.c.slot, attempt.c.pipeline_slot).where(
-    one_of(attempt.c.pipeline_no, "numbers"), attempt.c.pipeline_slot.is_not(None)
-)
+_TAKEN = select(
+    *(attempt.c.id, attempt.c.pipeline_no, attempt.c.backfill_id, attempt.c.slot, attempt.c.pipeline_slot)
+).where(one_of(attempt.c.pipeline_no, "numbers"), attempt.c.pipeline_slot.is_not(None))
 
 
 def lock_pipelines(conn: Connection, numbers: Collection[int]) -> tuple[dict[int, int], datetime | None]:
@@ -89,6 +90,7 @@ def taken_slots(conn: Connection, numbers: Collection[int]) -> dict[int, Taken]:
     found = {no: Taken() for no in numbers}
     for row in conn.execute(_TAKEN, {"numbers": sorted(numbers)}):
         taken = found[row.pipeline_no]
+        taken.attempts.add(row.id)
         taken.pipeline_slots.add(row.pipeline_slot)
         taken.of_backfills.setdefault(row.backfill_id, set()).add(row.slot)
     return found
@@ -260,57 +262,70 @@ def pipelines_with_suspects(conn: Connection, shard: int) -> set[int]:
     return set(conn.execute(_SHARDS_SUSPECTS, {"shard": shard}).scalars())
 
 
-_TO_PUBLISH = Arrays("to_publish", number="no", backfill_id=Text, count=Integer, below=Integer)
-_FIRST = func.min(run.c.position)
-# Only once their attempt is over: until then, its own driver publishes them, and more of its runs may be accepted.
-_ACCEPTED = (
-    select(run.c.accepted_attempt, _FIRST.label("first"))
-    .where(
-        run.c.backfill_id == _TO_PUBLISH.c.backfill_id,
-        in_state(run, RunState.STAGED),
-        run.c.review < _TO_PUBLISH.c.below,
-        due_to_publish(),
-        ~exists().where(attempt.c.id == run.c.accepted_attempt, attempt.c.slot.is_not(None)),
+_BELOW = Arrays("to_publish", backfill_id=Text, below=Integer)
+_TO_PUBLISH = Arrays("to_publish", backfill_id=Text, count=Integer, below=Integer)
+_ANYTHING_TO_PUBLISH = select(_BELOW.c.backfill_id).where(anything_to_publish(_BELOW.c.backfill_id, _BELOW.c.below))
+
+
+def to_publish(conn: Connection, below: Mapping[str, int]) -> set[str]:
+    """Those of these backfills that have accepted runs that may have a publisher, now or once their attempt is over.
+
+    ``below``: by id, the review than which theirs must be lower (``Backfill.publishes_below``).
+    """
+    below = {id: review for id, review in below.items() if review > 0}
+    given = _BELOW.values(backfill_id=below, below=below.values())
+    return set(conn.execute(_ANYTHING_TO_PUBLISH, given).scalars()) if below else set()
+
+
+def _next_accepted() -> CompoundSelect[Any]:
+    new, again = (
+        each.where(none_of(run.c.accepted_attempt, "live"))
+        .limit(_TO_PUBLISH.c.count)
+        .correlate(_TO_PUBLISH.table)
+        .lateral(name)
+        for each, name in zip(
+            waiting_to_publish(_TO_PUBLISH.c.backfill_id, _TO_PUBLISH.c.below, run.c.accepted_attempt),
+            ("new", "again"),
+            strict=True,
+        )
     )
-    .group_by(run.c.accepted_attempt)
-    .order_by(_FIRST)
-    .limit(_TO_PUBLISH.c.count)
-    .correlate(_TO_PUBLISH.table)
-    .lateral("accepted")
-)
-_STAGED = (
+    return union_all(*(select(each).select_from(_TO_PUBLISH.table).join(each, true()) for each in (new, again)))
+
+
+_NEXT_ACCEPTED = _next_accepted()
+_STAGED_BY = (
     select(*COLUMNS, attempt.c.code)
-    .select_from(_TO_PUBLISH.table.join(_ACCEPTED, true()))
-    .join(
-        run,
-        and_(run.c.backfill_id == _TO_PUBLISH.c.backfill_id, run.c.accepted_attempt == _ACCEPTED.c.accepted_attempt),
-    )
-    .outerjoin(attempt, attempt.c.id == run.c.accepted_attempt)
-    .where(in_state(run, RunState.STAGED), run.c.review < _TO_PUBLISH.c.below, due_to_publish())
-    .order_by(_TO_PUBLISH.c.no, _ACCEPTED.c.first, run.c.position)
+    .select_from(run.outerjoin(attempt, attempt.c.id == run.c.accepted_attempt))
+    .where(one_of(run.c.accepted_attempt, "attempts"), in_state(run, RunState.STAGED), due_to_publish())
+    .order_by(run.c.position)
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Runs whose output one attempt staged. ``code``: where that attempt's code is (``CodeLocation``), if known."""
+    """Runs whose output one attempt staged, or several that had the same code.
+
+    ``code``: where that is (``CodeLocation``), if known.
+    """
 
     runs: list[Run]
     code: dict[str, Any] | None
 
 
-def staged(conn: Connection, wanted: Mapping[str, tuple[int, int]]) -> dict[str, list[Accepted]]:
-    """Accepted runs that may have a publisher now, by backfill.
+def staged(conn: Connection, wanted: Mapping[str, tuple[int, int]], live: Collection[int]) -> dict[str, list[Accepted]]:
+    """Accepted runs that may have a publisher now by backfill, those of each attempt together, in start order.
 
-    ``wanted``: of how many attempts of each backfill at most, the first ones, and below which review
-    (``Backfill.publishes_below``).
+    ``wanted``: how many runs of each backfill to look for (and with them come all of the same attempts), and below which
+    review (``Backfill.publishes_below``). ``live``: the attempts of these backfills that are not over: until then, their
+    own drivers publish, and more of their runs may be accepted.
     """
     counts, below = zip(*wanted.values(), strict=True)
-    found: dict[str, list[Accepted]] = {}
-    for *row, code in conn.execute(_STAGED, _TO_PUBLISH.values(backfill_id=wanted, count=counts, below=below)):
+    given = _TO_PUBLISH.values(backfill_id=wanted, count=counts, below=below) | {"live": sorted(live)}
+    attempts = set(conn.execute(_NEXT_ACCEPTED, given).scalars())
+    found: dict[str, dict[int, Accepted]] = {}
+    for *row, code in conn.execute(_STAGED_BY, {"attempts": sorted(attempts)}) if attempts else ():
         each = Run(*row)
-        mine = found.setdefault(each.backfill_id, [])
-        if not mine or mine[-1].runs[0].accepted_attempt != each.accepted_attempt:
-            mine.append(Accepted([], code))
-        mine[-1].runs.append(each)
-    return found
+        if each.review < wanted[each.backfill_id][1]:
+            mine = found.setdefault(each.backfill_id, {})
+            mine.setdefault(present(each.accepted_attempt), Accepted([], code)).runs.append(each)
+    return {id: [*mine.values()] for id, mine in found.items()}

@@ -33,6 +33,8 @@ _APPROVALS = case(
     (backfill.c.approved_at.is_(None), literal(0, Integer)),
     else_=func.greatest(backfill.c.approvals, literal(1, Integer)),
 )
+# Of a backfill: its accepted runs that wait for a lower review than this are published.
+PUBLISHES_BELOW = case((backfill.c.review, _APPROVALS), else_=literal(1, Integer))
 # Of a staged run and its backfill.
 WAITS = and_(backfill.c.review, run.c.review >= _APPROVALS)
 APPROVED = or_(~backfill.c.review, run.c.review < _APPROVALS)

@@ -13,7 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    and_,
+    Select,
     bindparam,
     func,
     or_,
@@ -24,7 +24,7 @@ from sqlalchemy import (
 from retrofill_core.domain.backfill import ACTIVE
 from retrofill_core.domain.run import GOING, LIVE, MACHINE, RunState
 from retrofill_core.store.arrays import Arrays, one_of
-from retrofill_core.store.reviews import APPROVED, staged_and
+from retrofill_core.store.reviews import PUBLISHES_BELOW
 from retrofill_core.store.rows import Run, columns_of
 from retrofill_core.store.states import in_state
 from retrofill_core.store.tables import backfill, run
@@ -106,10 +106,40 @@ def due_to_publish() -> ColumnElement[bool]:
     return or_(run.c.publish_after.is_(None), run.c.publish_after <= func.clock_timestamp())
 
 
+def waiting_to_publish(
+    backfill_id: ColumnElement[str], below: ColumnElement[int], *columns: ColumnElement[Any]
+) -> tuple[Select[Any], Select[Any]]:
+    """Accepted runs that may have a publisher now: of those that do not pause, and those whose pause is over.
+
+    Each in the order of an index, so no others are read, however many wait for a review or pause.
+    """
+    waiting = select(*columns).where(
+        run.c.backfill_id == backfill_id,
+        in_state(run, RunState.STAGED),
+        run.c.review < below,
+    )
+    return (
+        waiting.where(run.c.publish_after.is_(None)).order_by(run.c.review, run.c.position),
+        # As a subquery, the time is read once, so that the index knows where to end.
+        waiting.where(run.c.publish_after <= select(func.clock_timestamp()).scalar_subquery()).order_by(
+            run.c.publish_after
+        ),
+    )
+
+
+def anything_to_publish(backfill_id: ColumnElement[str], below: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether a backfill has such a run.
+
+    Not EXISTS: for that, Postgres may read the staged runs of all backfills at once.
+    """
+    new, again = (each.limit(1).scalar_subquery() for each in waiting_to_publish(backfill_id, below, run.c.id))
+    return or_(new.is_not(None), again.is_not(None))
+
+
 _TO_PUBLISH = select(backfill.c.id).where(
     backfill.c.shard == bindparam("shard"),
     in_state(backfill, *ACTIVE),
-    staged_and(and_(APPROVED, due_to_publish())),
+    anything_to_publish(backfill.c.id, PUBLISHES_BELOW),
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any, NotRequired, TypedDict
 from sqlalchemy import Connection, exists, func, select, union_all
 
 from retrofill.errors import head_of
+from retrofill.states.attempt import AttemptMode
 from retrofill.states.task_run import TaskState
 from retrofill_core.store.failures import has_failed
 from retrofill_core.store.run_cancels import ASKED
@@ -308,7 +309,10 @@ def attempts_of(conn: Connection, of: Run) -> list[Attempt]:
         attempt.c.position + attempt.c.runs > of.position,
         attempt.c.claimed_at >= of.queued_at,
     ]
-    if of.superseded_by is not None:
+    # A publisher of several attempts spans runs that it does not publish.
+    if of.outputs is None:
+        mine.append(attempt.c.mode != AttemptMode.PUBLISH)
+    if of.finished_at is not None:
         mine.append(attempt.c.claimed_at <= of.finished_at)
     return find_attempts(conn, *mine)
 

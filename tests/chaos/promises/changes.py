@@ -103,11 +103,13 @@ def _has(attempt: Row | None, run: Row, to: str) -> bool:
 def batches_are_adjacent(history: History) -> Iterator[str]:
     """An attempt's runs have adjacent intervals, and are not more than the pipeline allows.
 
-    A publisher has those that one attempt staged, and spans what ended between them.
+    A publisher has those that some attempts staged, and spans others between them.
     """
     pipelines = {row["id"]: row["pipeline"] for row in history.rows("backfill")}
     runs = {(row["backfill_id"], row["position"]): row for row in history.rows("run")}
     for attempt in history.rows("attempt"):
+        if attempt["mode"] == AttemptMode.PUBLISH:
+            continue
         id, first, count = attempt["backfill_id"], attempt["position"], attempt["runs"]
         most = history.batches.get(pipelines.get(id, "?"), 1)
         if not 1 <= count <= most:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -30,16 +31,34 @@ class Publishing(Check):
         """A publisher of a range's runs begins: all of them derive the same group, or a table could not fence them."""
         attempt = runs[0].accepted_attempt or launch.attempt_id
         if self.row("attempt", "id", attempt)["mode"] == "range":
-            others = launch.siblings if runs[0].accepted_attempt else ()
+            others = [run for run in launch.siblings if run.accepted_attempt == attempt]
             found = frozenset(run.id for run in (*runs, *others))
             first = self._groups.setdefault(attempt, found)
             self.require(first == found, lambda: f"attempt {attempt} has staged {set(first)}, then {set(found)}")
 
     def committed(self, tx: Tx) -> None:
         """Check the runs that leave a publisher or get one."""
+        given: dict[int, list[Values]] = defaultdict(list)
         for step in tx.steps:
             if step.table == "run" and step.before is not None and step.after is not None:
                 self._run(step, step.before, step.after)
+                if (step.before["state"], step.after["state"]) == ("staged", "publishing"):
+                    given[step.after["attempt_id"]].append(step.after)
+        for publisher, runs in given.items():
+            self._together(publisher, runs)
+
+    def _together(self, publisher: int, runs: list[Values]) -> None:
+        """A publisher of what several attempts have staged has none with which one was lost, nor other code than theirs."""
+        attempts = {run["accepted_attempt"] for run in runs}
+        if len(attempts) > 1:
+            self.world.injected["a publisher of several attempts"] += 1
+            lost = [run["id"] for run in runs if run["lost_at"] is not None]
+            self.require(not lost, lambda: f"publisher {publisher} of {attempts} has {lost}, with which one was lost")
+            codes = [self.row("attempt", "id", id)["code"] for id in (publisher, *attempts)]
+            self.require(
+                all(code == codes[0] for code in codes), lambda: f"publisher {publisher} has another code: {codes}"
+            )
+            self.require(len(runs) <= 100, lambda: f"publisher {publisher} has {len(runs)} runs of {attempts}")
 
     def _run(self, step: Step, old: Values, new: Values) -> None:
         before, after = old["state"], new["state"]

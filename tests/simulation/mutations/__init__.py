@@ -89,6 +89,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             publishing.conflicts_fail_their_run,
             publishing.publishers_do_not_pause,
             publishing.publishers_know_only_their_own_runs,
+            publishing.lost_publishers_take_others_along,
             reviewing.reviews_what_is_not_finished,
             reviewing.publishes_over_changes,
             reviewing.approves_changes_by_itself,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import run_starter.claims.publishing
 import run_starter.reports.decide
 from retrofill_core.contract.runs import RunReported
 from retrofill_core.domain.run import RunState
@@ -46,3 +48,14 @@ def publishers_know_only_their_own_runs(patch: Patch) -> None:
 def publishers_do_not_pause(patch: Patch) -> None:
     """The next publisher begins at once."""
     patch(run_starter.reports.decide, "_pause", lambda row: 0.0)
+
+
+def lost_publishers_take_others_along(patch: Patch) -> None:
+    """A publisher takes runs with which one was lost together with others."""
+    fits = run_starter.claims.publishing._fits
+
+    def fits_always(part: Any, other: Any, size: int) -> bool:
+        forgotten = [replace(each, runs=[replace(run, lost_at=None) for run in each.runs]) for each in (part, other)]
+        return fits(forgotten[0], forgotten[1], size)
+
+    patch(run_starter.claims.publishing, "_fits", fits_always)

@@ -107,6 +107,18 @@ run = Table(
     UniqueConstraint("backfill_id", "position", "superseded_by", postgresql_nulls_not_distinct=True),
     # The next runs to claim.
     Index("run_queued_idx", "backfill_id", "position", postgresql_where=text("state = 'queued'")),
+    # The next accepted runs to publish, those to publish again after a pause, and those of one attempt.
+    Index(
+        "run_staged_idx",
+        *("backfill_id", "review", "position"),
+        postgresql_where=text("state = 'staged' AND publish_after IS NULL"),
+    ),
+    Index(
+        "run_put_off_idx",
+        *("backfill_id", "publish_after"),
+        postgresql_where=text("state = 'staged' AND publish_after IS NOT NULL"),
+    ),
+    Index("run_accepted_idx", "accepted_attempt", postgresql_where=text("state = 'staged'")),
     # The next suspects to claim.
     Index(
         "run_suspect_idx", "backfill_id", "lost_at", postgresql_where=text("state = 'queued' AND lost_at IS NOT NULL")

@@ -562,6 +562,12 @@ CREATE INDEX run_span_idx ON retrofill.run USING gist (int8range(pipeline_no, pi
 
 CREATE INDEX run_succeeded_idx ON retrofill.run (pipeline_no, finished_at) WHERE state = 'succeeded';
 
+CREATE INDEX run_staged_idx ON retrofill.run (backfill_id, review, position) WHERE state = 'staged' AND publish_after IS NULL;
+
+CREATE INDEX run_put_off_idx ON retrofill.run (backfill_id, publish_after) WHERE state = 'staged' AND publish_after IS NOT NULL;
+
+CREATE INDEX run_accepted_idx ON retrofill.run (accepted_attempt) WHERE state = 'staged';
+
 CREATE INDEX run_suspect_idx ON retrofill.run (backfill_id, lost_at) WHERE state = 'queued' AND lost_at IS NOT NULL;
 
 CREATE TABLE retrofill.seat (
