@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -144,6 +145,8 @@ def _for_each(
 ) -> Document:
     """Ask for what ``make`` makes of the runs, as many commands as it takes; ``runs``: how many were accepted.
 
+    ``left``: by state, how many others stay as they are, because they have changed since they were read.
+
     Raises ``UserError``, and says how many if some were.
     """
     found = _present(console, body, states, to_cancel=to_cancel)
@@ -154,11 +157,11 @@ def _for_each(
         )
     if len(found) > MOST_RUNS:
         raise WrongUsage(f"more than {MOST_RUNS:,} runs: choose fewer at a time, or the whole backfill")
-    accepted = 0
+    accepted, left = 0, Counter[str]()
     while found:
         some = found[:MAX_NAMED]
         try:
-            command(console, body.backfill_id, make(some))
+            answer = command(console, body.backfill_id, make(some))["answer"]
         except Refused as e:
             # All or none of a command: one of its runs may have ended since it was read. What was accepted is gone.
             before, found = found, _present(console, body, states, to_cancel=to_cancel)
@@ -167,8 +170,11 @@ def _for_each(
         except UserError as e:
             raise _after(accepted, e) from e
         else:
-            accepted, found = accepted + len(some), found[MAX_NAMED:]
-    return {"backfill_id": body.backfill_id, "runs": accepted}
+            # A retry is of all that were named. What cannot be cancelled any more is left.
+            accepted += len(answer["run_ids"]) if to_cancel else len(some)
+            left.update(answer.get("left", {}))
+            found = found[MAX_NAMED:]
+    return {"backfill_id": body.backfill_id, "runs": accepted, "left": dict(left)}
 
 
 def _after(accepted: int, error: UserError) -> UserError:

@@ -7,7 +7,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,17 +204,19 @@ class World:
         first: object = None,
         lease_seconds: float = 60.0,
         publication: dict[str, Any] | None = None,
+        accepted: Sequence[dict[str, Any]] = (),
         limits: dict[str, Any] | None = None,
         **conf: Any,
     ) -> None:
         """``runs``: with the ids from 1 on, each of a day. ``publication``: of the accepted output of
-        run 1. ``limits``: more fields of the task."""
-        self.reports.mode = AttemptMode.EACH if publication is None else AttemptMode.PUBLISH
-        about = publication or {}
+        run 1; ``accepted``: of each run. ``limits``: more fields of the task."""
+        about = [publication] if publication is not None else accepted
+        self.reports.mode = AttemptMode.PUBLISH if about else AttemptMode.EACH
+        days = about or [{}] * runs
         given = sent(
             *(
-                run_of(id, f"2013-01-{id:02}T05:00:00Z", f"2013-01-{id + 1:02}T05:00:00Z", attempt=10 + id, **about)
-                for id in range(1, runs + 1)
+                run_of(id, f"2013-01-{id:02}T05:00:00Z", f"2013-01-{id + 1:02}T05:00:00Z", attempt=10 + id, **more)
+                for id, more in enumerate(days, 1)
             ),
             mode=str(self.reports.mode),
             pipeline={

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.installation import until
+from tests.unit.driver.launches import launch_of, run_of
 from tests.unit.driver.served import DONE, World, world
 
 from retrofill.outputs.kept import key_of
+from retrofill.outputs.staging import Staging
 
 __all__ = ["world"]
 STAGES = """
@@ -84,6 +86,42 @@ def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(worl
     assert world.spark.calls == []
     assert world.reports.fields() == ["RunBegan", "RunReported succeeded", "AttemptEnded done"]
     assert [body.get("publication") for body in world.reports.bodies] == [1, 1, None]
+
+
+def test_a_publisher_publishes_what_several_attempts_have_staged_one_after_the_other(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose output cannot be published now holds up no other. The runs of an attempt are published together."""
+    monkeypatch.setattr("retrofill.outputs.patience.SECONDS", 0.0)
+    (mnt := tmp_path / "mnt").mkdir()
+    paths, attempts = [tmp_path / "day=1", mnt / "day=2", tmp_path / "day=3", tmp_path / "day=4"], [9, 8, 7, 9]
+    for id, (path, attempt) in enumerate(zip(paths, attempts, strict=True), 1):
+        run = run_of(id, f"2013-01-{id:02}T05:00:00Z", f"2013-01-{id + 1:02}T05:00:00Z", attempt=10)
+        launch = launch_of(run, attempt_id=attempt)
+        staging = Staging(launch, launch.pieces[0])
+        (folder := Path(staging.stage("a", str(path)))).mkdir()
+        (folder / "part-0").write_text(f"run {id}")
+        staging.seal()
+    # Its disk is not mounted any more.
+    mnt.rename(tmp_path / "unmounted")
+    world.launch(
+        accepted=[
+            {"publication": 1, "accepted_attempt": attempt, "outputs": [str(path)]}
+            for path, attempt in zip(paths, attempts, strict=True)
+        ]
+    )
+    world.begins(1, {"may_begin": 2})
+    assert [(tmp_path / f"day={id}").exists() for id in (1, 3, 4)] == [True, False, True]
+    world.begins(2, {"may_begin": 3})
+    world.begins(3, DONE)
+    assert (tmp_path / "day=3" / "part-0").read_text() == "run 3"
+    ends = [
+        (body["run_id"], body["type"])
+        for body in world.reports.bodies
+        if body["type"] not in ("RunBegan", "AttemptEnded")
+    ]
+    assert ends == [(1, "RunReported"), (4, "RunReported"), (2, "RunPublicationPutOff"), (3, "RunReported")]
+    assert world.reports.fields()[-1] == "AttemptEnded released"
 
 
 def test_a_publisher_that_cannot_publish_now_is_released_and_serves_others(

@@ -26,18 +26,21 @@ export function Selection({ facts, data, selection, onClear, onDone }) {
   const ask = withQuery("/ask", { pipeline: facts.pipeline, from: bound(data, from), to: bound(data, to), reprocess: "completed" });
   const command = async (name, ids) => {
     setAsking(false);
+    const left = {};
     let done = 0, first = null;
     for (let n = 0; n < ids.length && !first?.passes; n += MOST) {
       try {
-        done += (await post(`/api/runs/${name}`, { backfill_id: facts.id, ids: ids.slice(n, n + MOST) })).runs;
+        const answer = await post(`/api/runs/${name}`, { backfill_id: facts.id, ids: ids.slice(n, n + MOST) });
+        done += answer.runs;
+        for (const [state, number] of Object.entries(answer.left)) left[state] = (left[state] ?? 0) + number;
       } catch (error) {
         first ??= error; // others may be accepted
       }
     }
-    if (first === null) return done;
+    if (first === null) return Object.keys(left).length ? `${plural(done, "run")}; others stay as they are: ${counts(left)}` : plural(done, "run");
     throw done ? new Error(`${plural(done, "run")} accepted, but not the others: ${first.message}`) : first;
   };
-  const told = (verb) => (error, runs) => onDone(error, error ? null : `${verb} ${plural(runs, "run")}.`);
+  const told = (verb) => (error, runs) => onDone(error, error ? null : `${verb} ${runs}.`);
   const cancel = () => command("cancel", open).then((runs) => told("Cancelling")(null, runs), told(""));
   return html`
     <div class="selection row" role="group" aria-label="Selected intervals">
