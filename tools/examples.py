@@ -92,7 +92,7 @@ DEFINITION: Example = {
             "retry_delay_seconds": 1.0,
             "submit": {
                 "script": "/pipelines/publish.py",
-                "args": ["--from", "{interval.start:%Y-%m-%d}", "--to", "{interval.end:%Y-%m-%d}"],
+                "args": ["--to", "{interval.end:%Y-%m-%d}", "--into", "{stage_table:lake.db.delays}"],
                 "conf": {"spark.executor.memory": "2g"},
                 "py_files": ["/pipelines/lib.zip"],
                 "jars": ["s3a://jobs/postgresql.jar"],
@@ -103,6 +103,20 @@ DEFINITION: Example = {
                 "fields": ["{conf[target]}"],
                 "env": {"STAGE": "production", "DB_PASSWORD": "{secret[DB_PASSWORD]}"},
                 "deploy_mode": "client",
+                "tables": [
+                    {"name": "lake.db.delays", "column": "day", "zone": "", "with_rows": False, "sparse": False}
+                ],
+            },
+        },
+        {
+            "name": "totals",
+            "kind": "sql",
+            "after": ["delays"],
+            "sql": {
+                "file": "totals.sql",
+                "text": "SELECT day, carrier, n FROM IDENTIFIER(:source) WHERE day <= :last_day",
+                "parameters": {"source": "{conf[source]}"},
+                "into": {"name": "lake.db.totals", "column": "day"},
             },
         },
         {

@@ -36,6 +36,7 @@ from retrofill.sdk.names import (
 )
 from retrofill.sdk.scripts import as_applied, script_of
 from retrofill.sdk.stages import stages
+from retrofill.sdk.tables import Table
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
@@ -179,12 +180,14 @@ class Pipeline:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         deploy_mode: str = "client",
+        tables: Sequence[Table] = (),
         **options: Unpack[TaskOptions],
     ) -> str:
         """Register an existing PySpark script as a task, or a jar with its ``main_class``.
 
         ``args`` and the values of ``env`` may contain ``{interval.start:%Y-%m-%d}``, ``{run.id}`` or
-        ``{conf[key]}``. Returns the task's name, for use in ``after``.
+        ``{conf[key]}``. ``tables``: those that it writes, each to the name that ``{stage_table:NAME}`` becomes.
+        Returns the task's name, for use in ``after``.
         """
         lists = {
             "args": args,
@@ -196,7 +199,8 @@ class Pipeline:
             "templates": templates,
         }
         of_spark = {"main_class": main_class, "conf": _conf(conf), "deploy_mode": deploy_mode}
-        self._add(name, "submit", options, script_of(script, lists=lists, env=dict(env or {}), cwd=cwd, **of_spark))
+        made = script_of(script, lists=lists, env=dict(env or {}), cwd=cwd, tables=tables, **of_spark)
+        self._add(name, "submit", options, made)
         return name
 
     def command(
@@ -209,6 +213,7 @@ class Pipeline:
         templates: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        tables: Sequence[Table] = (),
         **options: Unpack[TaskOptions],
     ) -> str:
         """Register any program with its arguments as a task, such as ``["dbt", "build"]`` or ``["./load.sh"]``.
@@ -217,11 +222,30 @@ class Pipeline:
         ``{conf[key]}``. Returns the task's name, for use in ``after``.
         """
         lists = {"command": command, "files": files, "archives": archives, "templates": templates}
-        made = script_of("", lists=lists, env=dict(env or {}), cwd=cwd)
+        made = script_of("", lists=lists, env=dict(env or {}), cwd=cwd, tables=tables)
         if not command:
             raise ValueError("the command is empty: give a program and its arguments")
         script, *args = made.pop("command")
         self._add(name, "command", options, {**made, "script": script, "args": args})
+        return name
+
+    def sql(
+        self,
+        name: str,
+        file: str,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        into: Table | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> str:
+        """Register the statements of a file of SQL as a task, as they are when the pipeline is applied.
+
+        They may have the parameters ``:start``, ``:end``, ``:first_day``, ``:last_day``, ``:run_id``, ``:run_attempt``,
+        ``:backfill_id`` and their own ``parameters``: values, or texts with the fields of ``submit``'s ``args``. The rows
+        of the last one, a query, replace those of the interval in the table ``into``. Returns the task's name.
+        """
+        made = {"file": file, "parameters": dict(parameters or {}), "into": None if into is None else into.to_data()}
+        self._add(name, "sql", options, sql=made)
         return name
 
     def to_data(self, file: str | None = None) -> dict[str, Any]:
@@ -252,7 +276,14 @@ class Pipeline:
 
         return register if function is None else register(function)
 
-    def _add(self, name: str, kind: str, options: TaskOptions, submit: dict[str, Any] | None = None) -> None:
+    def _add(
+        self,
+        name: str,
+        kind: str,
+        options: TaskOptions,
+        submit: dict[str, Any] | None = None,
+        sql: dict[str, Any] | None = None,
+    ) -> None:
         known = FunctionOptions.__annotations__
         unknown = sorted(options.keys() - known.keys())
         if unknown:
@@ -269,6 +300,7 @@ class Pipeline:
             "retry_delay_seconds": _seconds(self._retry_delay if retry_delay is None else retry_delay),
             "timeout_seconds": _timeout(f"task {name!r}: timeout", options.get("timeout")),
             "submit": submit,
+            "sql": sql,
             "sparse": options.get("sparse", False),
             "writes_nothing": options.get("writes_nothing", False),
         }

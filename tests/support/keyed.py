@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from retrofill.outputs.tables.declared import Declared
 from retrofill.protocol.launch import Launch
+from retrofill.sdk.tables import Declared
 from tests.support.lake import Attempt, Lake
 
 HOUR = timedelta(hours=1)

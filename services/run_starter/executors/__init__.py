@@ -111,7 +111,7 @@ class LaunchRequest:
         """Whether its driver does without a session of its own."""
         if self.mode == AttemptMode.PUBLISH or self.runs[0].restores is not None:
             return self.only_files and self.sees_files
-        return self.pipeline.only_scripts
+        return not self.pipeline.needs_session
 
     @property
     def key(self) -> Key:

@@ -155,7 +155,7 @@ def build_executors(settings: Settings, host: Host) -> Pools:
 
 def _has_applications(pipeline: PipelineDefinition) -> bool:
     """Whether its attempts may start applications by spark-submit."""
-    by_itself = pipeline.executor == "spark-submit" and not pipeline.only_scripts
+    by_itself = pipeline.executor == "spark-submit" and pipeline.needs_session
     return by_itself or any(task.kind == "submit" for task in pipeline.tasks)
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Callable, ContextManager, Iterator, Mapping
+from typing import Any, Callable, ContextManager, Iterator, Mapping
 
 from retrofill.driver.context import run_of
 from retrofill.driver.cost import WAIT_SECONDS, begin_reading
@@ -17,6 +17,7 @@ from retrofill.driver.publishing import Publisher
 from retrofill.driver.report import Reporter
 from retrofill.driver.script_fields import Fields
 from retrofill.driver.session import Sessions
+from retrofill.driver.sql import run_sql
 from retrofill.driver.submit import Submits
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
 from retrofill.log import get_log
@@ -31,6 +32,7 @@ from retrofill.protocol.errors import error_info
 from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication
 from retrofill.protocol.launch import Launch, Piece
 from retrofill.sdk.duration import timed_out
+from retrofill.sdk.tables import Table
 from retrofill.spark.clusters import CannotKill
 from retrofill.spark.loss import line_of
 from retrofill.tracing import span
@@ -236,7 +238,7 @@ class Batch:
 
         def interrupt() -> None:
             self._submits.end_task(task.name)
-            if task.submit is None:
+            if task.needs_session:
                 self._sessions.interrupt_tag(self._launch.tag_of(piece, task.name))
 
         return TimeLimit(task.timeout_seconds * times, error, interrupt, lambda e: self._stuck(task, try_number, e))
@@ -246,9 +248,9 @@ class Batch:
 
         Raises ``CodeMoved`` and what its import raises.
         """
-        if self._launch.undoes or self._launch.pipeline.only_scripts:
+        functions = [task.name for task in self._launch.pipeline.tasks if task.submit is None and task.sql is None]
+        if self._launch.undoes or not functions:
             return None
-        functions = [task.name for task in self._launch.pipeline.tasks if task.submit is None]
         pipeline = self._code.pipeline(self._launch.pipeline.code)
         for name in functions:
             if name not in pipeline.functions:
@@ -258,31 +260,49 @@ class Batch:
     def _body(self, pipeline: Pipeline | None, piece: Piece, staging: Staging, task: Task, trace: str | None) -> object:
         staging.begin_try(task.name)
         if task.submit is not None:
-            self._run_script(task, Fields(self._launch, piece, staging, task.name))
+            self._run_script(task, piece, staging)
             return None
         try:
+            if task.sql is not None:
+                fields = Fields(self._launch, piece, staging, task.name)
+                run_sql(task.sql, task.name, fields, self._session(piece, task), staging.tables)
+                return None
             if pipeline is None:
-                session = partial(self._sessions.use, self._launch.tag_of(piece, task.name))
-                restore(self._launch, piece, staging, session, task.name)
+                restore(self._launch, piece, staging, partial(self._session, piece, task), task.name)
                 return None
             # Code may get the session from pyspark.
             if self._launch.needs_session:
-                self._sessions.use(self._launch.tag_of(piece, task.name))
+                self._session(piece, task)
             return pipeline.functions[task.name](run_of(self._launch, piece, self._sessions, staging, task.name, trace))
         except FAILURES as e:
             self._leave_if_lost(e)
             raise
 
-    def _run_script(self, task: Task, fields: Fields) -> None:
+    def _run_script(self, task: Task, piece: Piece, staging: Staging) -> None:
         assert task.submit is not None
+        fields = Fields(
+            self._launch, piece, staging, task.name, task.submit.tables, partial(self._lend, piece, staging, task)
+        )
         # Of what was shipped, that in the unpacked archive.
         place = partial(self._code.script, self._launch.pipeline.code)
         try:
             self._submits.run(replace(task, submit=fields.located(task.submit, place)), fields)
+            if task.needs_session:
+                staging.tables.take_back(task.name, self._session(piece, task))
         except CannotKill as e:
             # A retry of the task would run beside it. The next attempt waits for its end.
             self._lost(f"the application of task {task.name!r} may still run: {e}")
             raise
+        except FAILURES as e:
+            if task.needs_session:
+                self._leave_if_lost(e)
+            raise
+
+    def _lend(self, piece: Piece, staging: Staging, task: Task, table: Table) -> str:
+        return staging.tables.lend(task.name, self._session(piece, task), table)
+
+    def _session(self, piece: Piece, task: Task) -> Any:
+        return self._sessions.use(self._launch.tag_of(piece, task.name))
 
     def _leave_if_lost(self, error: BaseException) -> None:
         """End the process if the session is lost: retrying tasks cannot succeed without it.

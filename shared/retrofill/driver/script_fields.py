@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Callable, Sequence
+from typing import Callable, Mapping, Sequence
 
 from retrofill.outputs.staging import Staging
-from retrofill.protocol.definition import Script, known
+from retrofill.protocol.definition import Script
 from retrofill.protocol.interval import interval_of
 from retrofill.protocol.launch import Launch, Piece
-from retrofill.protocol.script_texts import Values, fill, fill_between, fill_path
+from retrofill.protocol.script_texts import Values, fill, fill_between, fill_path, typed
 from retrofill.sdk.scripts import located
+from retrofill.sdk.sql_text import GIVEN
+from retrofill.sdk.tables import Table
 
 
 class Fields:
     """Fills in the texts of one try of a task's script."""
 
-    def __init__(self, launch: Launch, run: Piece, staging: Staging, task: str) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        run: Piece,
+        staging: Staging,
+        task: str,
+        tables: Sequence[Table] = (),
+        lend: Callable[[Table], str] = lambda table: table.name,
+    ) -> None:
+        """``tables``: those of the task. ``lend``: the table that is written instead of one of them."""
         self.run = run
         interval = interval_of(launch, run)
         about = {"id": run.id, "backfill_id": launch.backfill_id, "attempt": run.attempt}
@@ -33,6 +44,8 @@ class Fields:
             partial(self._stage_partitions, staging, task),
             # Those of the pool are variables of its drivers. The host has checked their names.
             os.environ,
+            [table.name for table in tables],
+            lambda number, name: self._lend(lend, replace(tables[number], name=name)),
         )
 
     def fill(self, texts: Sequence[str]) -> list[str]:
@@ -45,14 +58,23 @@ class Fields:
 
     def located(self, script: Script, place: Callable[[str], str]) -> Script:
         """The script with the ``place`` of each of its files, whose paths are filled in. Raises ``BadArgument``."""
-        given = located(asdict(script), place, lambda path: fill_path(path, self._values))
-        return Script(**known(Script, given))
+        return Script.of(located(asdict(script), place, lambda path: fill_path(path, self._values)))
+
+    def parameters(self, own: Mapping[str, object]) -> dict[str, object]:
+        """The values of a file of SQL's parameters, by name. Raises like ``fill``."""
+        return typed({**GIVEN, **own}, self._values)
 
     def _stage(self, staging: Staging, task: str, path: str) -> str:
         """A path is staged once, however often it is named."""
         if path not in self._staged:
             self._staged[path] = staging.stage(task, path)
         return self._staged[path]
+
+    def _lend(self, lend: Callable[[Table], str], table: Table) -> str:
+        key = f"table {table.name}"
+        if key not in self._staged:
+            self._staged[key] = lend(table)
+        return self._staged[key]
 
     def _stage_partitions(self, staging: Staging, task: str, path: str, names: Sequence[str]) -> str:
         key = ", ".join([path, *names])

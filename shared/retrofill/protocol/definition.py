@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Mapping
 
 from retrofill.sdk.names import DEFAULT_POOL, TriggerRule
+from retrofill.sdk.tables import Table
 
 
 def known(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,6 +32,30 @@ class Script:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     deploy_mode: str = "client"
+    tables: tuple[Table, ...] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Script:
+        values = known(cls, given)
+        values["tables"] = tuple(Table(**known(Table, each)) for each in given.get("tables", ()))
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Sql:
+    """Statements that run in the attempt's session. ``into``: the table for the rows of the last one."""
+
+    file: str
+    text: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    into: Table | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Sql:
+        values = known(cls, given)
+        if values.get("into") is not None:
+            values["into"] = Table(**known(Table, values["into"]))
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -45,14 +70,22 @@ class Task:
     retry_delay_seconds: float = 1.0
     timeout_seconds: float | None = None
     submit: Script | None = None
+    sql: Sql | None = None
     sparse: bool = False
     writes_nothing: bool = False
+
+    @property
+    def needs_session(self) -> bool:
+        """Whether it uses the attempt's session of Spark. A script has its own, unless it stages tables."""
+        return self.submit is None or bool(self.submit.tables)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Task:
         values = known(cls, given)
         if values.get("submit") is not None:
-            values["submit"] = Script(**known(Script, values["submit"]))
+            values["submit"] = Script.of(values["submit"])
+        if values.get("sql") is not None:
+            values["sql"] = Sql.of(values["sql"])
         if "trigger_rule" in values:
             values["trigger_rule"] = TriggerRule(values["trigger_rule"])
         return cls(**values)
@@ -89,6 +122,6 @@ class Definition:
         return cls(**values)
 
     @property
-    def only_scripts(self) -> bool:
-        """Whether no task needs a session, because each script has its own."""
-        return all(task.submit is not None for task in self.tasks)
+    def needs_session(self) -> bool:
+        """Whether a task uses the attempt's session of Spark."""
+        return any(task.needs_session for task in self.tasks)

@@ -153,10 +153,10 @@ class Launch:
 
     @property
     def needs_session(self) -> bool:
-        """Whether anything but scripts, which have their own sessions, uses Spark."""
+        """Whether it uses a session of Spark, as scripts with their own do not."""
         if self.undoes:
             return any(TableOutput.of(output) for run in self.runs for output in run.outputs)
-        return not self.pipeline.only_scripts
+        return self.pipeline.needs_session
 
     @property
     def tag(self) -> str:

@@ -24,7 +24,7 @@ from retrofill.sdk.texts import parted
 
 _UNITS = "min|mo|s|h|d|w|y"
 _MOMENT = re.compile(
-    rf"(?P<name>interval\.(?:start|end|last_day)|run\.logical_date)(?P<form>_utc|_epoch)?(?P<steps>(?:[+-]\d{{1,5}}(?:{_UNITS}))*)"
+    rf"(?P<name>interval\.(?:start|end|first_day|last_day)|run\.logical_date)(?P<form>_utc|_epoch)?(?P<steps>(?:[+-]\d{{1,5}}(?:{_UNITS}))*)"
 )
 _STEP = re.compile(rf"([+-]\d{{1,5}})({_UNITS})")
 # What a field of each unit of time in the interval becomes, until the partitions are named by it. No argument has such a byte.
@@ -32,11 +32,13 @@ _EACH = re.compile("\0(_utc)?:(.*?)\0")
 # What a run may stage.
 MAX_PARTITIONS = 1000
 EXAMPLE = "{stage_partitions:/data/orders, day={interval.start:%Y-%m-%d}}"
+_ONE_FIELD = re.compile(r"\{((?:interval|run|conf)[.\[][^{}:!]*)\}")
 # As Airflow and others write a field. Without blanks it may be a literal brace of ours.
 _JINJA = re.compile(r"\{\{\s+[A-Za-z_][^{}]*\}\}|\{%")
 NAMES = (
     "interval.start",
     "interval.end",
+    "interval.first_day",
     "interval.last_day",
     "run.id",
     "run.attempt",
@@ -44,9 +46,9 @@ NAMES = (
     "run.logical_date",
 )
 KNOWN = (
-    f"use {', '.join(NAMES)}, a key of conf, like conf[key], stage:PATH, stage_partitions:PATH, PARTITION, staged:PATH or "
-    "secret[NAME]. A moment may have _utc or _epoch, and steps in s, min, h, d, w, mo or y, like interval.start-28d. In "
-    "PARTITION, interval.each has each day or hour of the interval"
+    f"use {', '.join(NAMES)}, a key of conf, like conf[key], stage:PATH, stage_partitions:PATH, PARTITION, stage_table:NAME, "
+    "staged:PATH or secret[NAME]. A moment may have _utc or _epoch, and steps in s, min, h, d, w, mo or y, like "
+    "interval.start-28d. In PARTITION, interval.each has each day or hour of the interval"
 )
 _SECRET = re.compile(r"\{secret[.\[]([^\]}:!]*)")
 _SOME_SECRET = "\1secret\1"
@@ -64,6 +66,7 @@ class Values:
 
     ``stage``, ``staged``: the place of a path. ``partitions``: that of a path where these partitions are written.
     ``secrets``: by name.
+    ``tables``: the declared names of tables. ``lend``: what is written instead of the one with that number and name.
     """
 
     start: datetime
@@ -74,6 +77,8 @@ class Values:
     staged: Callable[[str], str]
     partitions: Callable[[str, Sequence[str]], str]
     secrets: Mapping[str, str]
+    tables: Sequence[str] = ()
+    lend: Callable[[int, str], str] = lambda _, name: name
 
 
 def fill(texts: Sequence[str], values: Values) -> list[str]:
@@ -111,14 +116,51 @@ def secrets_in(texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for text in texts for name in _SECRET.findall(text)))
 
 
-def check(texts: Sequence[str]) -> None:
-    """Fill in the texts for an example of an interval, with any conf. Raises ``BadArgument``."""
+def typed(texts: Mapping[str, object], values: Values) -> dict[str, object]:
+    """What the texts become, by name. A text that is one field only keeps its type, as ``{interval.start}`` is a moment.
+
+    What is no text stays as it is. Raises as ``fill`` does.
+    """
+    formatter = _Formatter(values)
+
+    def of(text: str) -> object:
+        field = _ONE_FIELD.fullmatch(text)
+        return formatter.get_field(field[1], (), {})[0] if field else _filled(text, formatter)
+
+    return {name: of(text) if isinstance(text, str) else text for name, text in texts.items()}
+
+
+def check(texts: Sequence[str], tables: Sequence[str] = ()) -> None:
+    """Fill in the texts for an example of an interval, with any conf.
+
+    ``tables``: the declared names of those that are staged. Raises ``BadArgument``.
+    """
     start = datetime(2000, 1, 1, tzinfo=timezone.utc)
     run = {"id": 1, "attempt": 1, "backfill_id": "b"}
+    used: set[str] = set()
+
+    def lend(_: int, name: str) -> str:
+        used.add(name)
+        return _place(name)
+
     values = Values(
-        start, start + timedelta(minutes=1), run, _Anything(), _place, _place, lambda path, _: _place(path), AnySecret()
+        start,
+        start + timedelta(minutes=1),
+        run,
+        _Anything(),
+        _place,
+        _place,
+        lambda path, _: _place(path),
+        AnySecret(),
+        tables,
+        lend,
     )
     fill(texts, values)
+    for declared, name in zip(tables, fill(tables, values)):
+        if name not in used:
+            raise BadArgument(
+                f"the table {declared!r} is declared, but nothing gets its staged name: pass {{stage_table:{declared}}}"
+            )
 
 
 def _place(path: str) -> str:
@@ -154,7 +196,10 @@ class _Formatter(string.Formatter):
 
     def __init__(self, values: Values) -> None:
         self._moments = {"interval.start": values.start, "interval.end": values.end, "run.logical_date": values.start}
-        self._last = values.end - timedelta(microseconds=1)
+        self._days = {
+            "interval.first_day": values.start,
+            "interval.last_day": values.end - timedelta(microseconds=1),
+        }
         self._plain: dict[str, Any] = {
             "run": values.run,
             "conf": values.conf,
@@ -162,6 +207,7 @@ class _Formatter(string.Formatter):
             "stage": _PathOf(values.stage),
             "staged": _PathOf(values.staged),
             "stage_partitions": _PartitionsOf(values),
+            "stage_table": _TableOf(values),
         }
 
     def get_field(
@@ -186,23 +232,23 @@ class _Formatter(string.Formatter):
         return _Whole(value) if field_name.startswith("secret") else value, field_name
 
     def _moment(self, name: str, form: str | None, steps: str) -> date | int:
-        moment = self._moments.get(name, self._last)
+        moment = {**self._moments, **self._days}[name]
         if form == "_utc":
             moment = moment.astimezone(timezone.utc)
-        found: date = moment if name in self._moments else moment.date()
+        found: date = moment.date() if name in self._days else moment
         try:
             for count, unit in _STEP.findall(steps):
-                found = _moved(found, int(count), unit)
+                found = _moved(name, found, int(count), unit)
         except OverflowError as e:
             raise BadArgument(f"{name}{form or ''}{steps} is outside the calendar") from e
         if form != "_epoch":
             return found
         if not isinstance(found, datetime):
-            raise BadArgument("interval.last_day is a day, which has no epoch: use interval.end_epoch")
+            raise BadArgument(f"{name} is a day, which has no epoch: use interval.end_epoch")
         return int(found.timestamp())
 
 
-def _moved(moment: date, count: int, unit: str) -> date:
+def _moved(name: str, moment: date, count: int, unit: str) -> date:
     """Days and longer steps keep the clock's time; of shorter ones, each takes as long as the others."""
     if unit in ("mo", "y"):
         months = moment.year * 12 + moment.month - 1 + count * (12 if unit == "y" else 1)
@@ -213,7 +259,7 @@ def _moved(moment: date, count: int, unit: str) -> date:
     if unit in ("d", "w"):
         return moment + timedelta(days=count * (7 if unit == "w" else 1))
     if not isinstance(moment, datetime):
-        raise BadArgument(f"interval.last_day is a day: take steps of d, w, mo or y, not of {unit}")
+        raise BadArgument(f"{name} is a day: take steps of d, w, mo or y, not of {unit}")
     step = timedelta(seconds=count * {"s": 1, "min": 60, "h": 3600}[unit])
     return (moment.astimezone(timezone.utc) + step).astimezone(moment.tzinfo)
 
@@ -307,6 +353,23 @@ class _Whole(str):
 
     def __str__(self) -> str:
         return self
+
+
+class _TableOf:
+    """What ``{stage_table:NAME}`` becomes."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+
+    def __format__(self, name: str) -> str:
+        declared = fill(self._values.tables, self._values)
+        if name not in declared:
+            known = f": they are {', '.join(declared)}" if declared else ""
+            raise BadArgument(
+                f"{name!r} is not one of the task's tables{known}. Say what tells its intervals, like tables=[Table({name!r}, "
+                'column="day")]'
+            )
+        return self._values.lend(declared.index(name), name)
 
 
 class _Anything(dict):  # type: ignore[type-arg]

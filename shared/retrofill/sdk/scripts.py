@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
+from retrofill.sdk.tables import Table
 from retrofill.sdk.texts import fields_between, outline
 
 # Fields with paths or addresses, besides the script's own. Those of the second line may be ``path#name``.
@@ -14,12 +15,14 @@ LISTS = ("py_files", "jars")
 PLACED = ("files", "archives", "templates")
 
 
-def script_of(script: str, *, lists: Mapping[str, Sequence[str]], **others: Any) -> dict[str, Any]:
+def script_of(
+    script: str, *, lists: Mapping[str, Sequence[str]], tables: Sequence[Table], **others: Any
+) -> dict[str, Any]:
     """A script with the arguments of ``Pipeline.submit`` or ``Pipeline.command``. Raises ``ValueError``."""
     for name, given in lists.items():
         if isinstance(given, str):
             raise ValueError(f"{name} is {given!r}: give a list")
-    return {"script": script, **lists, **others}
+    return {"script": script, **lists, "tables": [table.to_data() for table in tables], **others}
 
 
 def located(script: Mapping[str, Any], place: Callable[[str], str], fill: Callable[[str], str] = str) -> dict[str, Any]:
@@ -47,9 +50,12 @@ def located(script: Mapping[str, Any], place: Callable[[str], str], fill: Callab
 def as_applied(task: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """The task with absolute paths of its script and the files of that, looked for in ``folder`` first.
 
-    Its templates are read: what a request lacks for them is to be known before they are filled in. Raises ``ValueError``.
+    Its templates and its file of SQL are read: what a request lacks for them is to be known before they are filled in.
+    Raises ``ValueError``.
     """
     script = task["submit"]
+    if task["sql"] is not None:
+        return _with_text(task, folder)
     if script is None:
         return dict(task)
     made = located(script, lambda address: _path(address, folder))
@@ -98,3 +104,14 @@ def _fields_of(template: str, task: str) -> list[str]:
         except (OSError, ValueError) as e:
             raise ValueError(f"task {task!r}: template {path}: {getattr(e, 'strerror', e)}") from e
     return fields
+
+
+def _with_text(task: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """The task with the text of its file of SQL, which is looked for as scripts are. Raises ``ValueError``."""
+    path = _path(task["sql"]["file"], folder)
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
+        raise ValueError(f"task {task['name']!r}: {path} cannot be read: {why}") from e
+    return {**task, "sql": {**task["sql"], "text": text}}

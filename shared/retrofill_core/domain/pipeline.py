@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from retrofill.protocol.script_texts import check, secrets_in
 from retrofill.sdk.names import (
@@ -20,6 +21,7 @@ from retrofill.sdk.names import (
     MIN_TIMEOUT_SECONDS,
     TriggerRule,
 )
+from retrofill.sdk.sql_text import GIVEN, BadSql, statements
 from retrofill.sdk.texts import fields_between, outline
 from retrofill_core.domain.alert import FINISH_BY, DeadlineAlert
 from retrofill_core.domain.bounds import Bound
@@ -55,6 +57,20 @@ def check_variables(values: dict[str, str]) -> dict[str, str]:
                 f"invalid environment variable {name[:200]!r}: use a letter or _, then letters, digits or _, at most 200"
             )
     return values
+
+
+class StagedTable(Data):
+    """A table of which a script replaces the rows of its interval."""
+
+    name: str = Field(min_length=1, max_length=1000, description="Its name in Spark's SQL")
+    column: str | dict[str, str | None] = Field(
+        description="What tells to which interval a row belongs: a column, or columns with formats"
+    )
+    zone: str = Field("", description="Time zone of its dates and formats, if it is not the pipeline's")
+    with_rows: bool = Field(
+        False, description="Whether what the script writes to has the interval's present rows, as MERGE needs them"
+    )
+    sparse: bool = Field(False, description="Whether an interval may have no rows")
 
 
 class SubmitScript(Data):
@@ -109,9 +125,13 @@ class SubmitScript(Data):
         "client", description="Where its driver runs: beside the run's driver, or in the cluster (YARN, Kubernetes)"
     )
 
+    tables: tuple[StagedTable, ...] = Field(
+        (), max_length=100, description="Tables that it writes, each to the name that {stage_table:NAME} becomes"
+    )
+
     @model_validator(mode="after")
     def _texts_can_be_filled_in(self) -> SubmitScript:
-        check(self.texts)
+        check(self.texts, [table.name for table in self.tables])
         return self
 
     @model_validator(mode="after")
@@ -179,8 +199,8 @@ class SubmitScript(Data):
 
     @property
     def stages(self) -> bool:
-        """Whether it writes to directories that are staged."""
-        return any("{stage:" in text or "{stage_partitions:" in text for text in self.texts)
+        """Whether it writes to directories or tables that are staged."""
+        return bool(self.tables) or any("{stage:" in text or "{stage_partitions:" in text for text in self.texts)
 
 
 def placed_name(address: str) -> str:
@@ -189,12 +209,65 @@ def placed_name(address: str) -> str:
     return name if mark else path.rstrip("/").rpartition("/")[2]
 
 
+class SqlFile(Data):
+    """Statements of SQL. ``parameters`` and the name of ``into`` may use ``interval``, ``run`` and ``conf``."""
+
+    file: str = Field(min_length=1, max_length=1000, description="The file, for people")
+    text: str = Field("", max_length=100_000, description="The statements, as they were when the pipeline was applied")
+    parameters: dict[str, JsonValue] = Field(
+        default_factory=dict, max_length=100, description="Its own parameters: values, or texts with fields"
+    )
+    into: StagedTable | None = Field(None, description="The table for the rows of its last statement")
+
+    @model_validator(mode="after")
+    def _can_be_executed(self) -> SqlFile:
+        check(self.texts)
+        if secrets_in(self.texts):
+            raise ValueError(f"{self.file}: Spark shows the text of statements, so no parameter may be a secret")
+        for name in self.parameters:
+            if not _VARIABLE.fullmatch(name) or name in GIVEN:
+                raise ValueError(f"parameter {name[:200]!r}: use another name, of letters, digits and _")
+        try:
+            found = statements(self.text)
+        except BadSql as e:
+            raise ValueError(f"{self.file}, {e}") from e
+        known = [*GIVEN, *self.parameters]
+        all_known = ", ".join(f":{each}" for each in known)
+        for name, line in (each for statement in found for each in statement.parameters):
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean :{near[0]}? " if near else ""
+                raise ValueError(
+                    f"{self.file}, line {line}: there is no parameter :{name}: {hint}Use {all_known}, "
+                    "or add it to the task's parameters"
+                )
+        if self.into is not None and found and not found[-1].is_query:
+            raise ValueError(
+                f"{self.file}, line {found[-1].line}: the last statement must be a query, whose rows are staged for "
+                f"{self.into.name}"
+            )
+        return self
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts that are filled in for each run."""
+        own = tuple(each for each in self.parameters.values() if isinstance(each, str))
+        return own if self.into is None else (*own, self.into.name)
+
+    @property
+    def to_the_end(self) -> bool:
+        """Whether it knows where the interval ends."""
+        names = {name for statement in statements(self.text) for name, _ in statement.parameters}
+        return bool(names & {"end", "last_day"}) or _to_the_end(self.texts)
+
+
 class TaskDefinition(Data):
     """One step of a run."""
 
     name: Name = Field(description="Unique in the pipeline")
-    kind: Literal["python", "branch", "submit", "command"] = Field(
-        "python", description="A function, a function that chooses the tasks to follow, a script, or any program"
+    kind: Literal["python", "branch", "submit", "command", "sql"] = Field(
+        "python",
+        description="A function, a function that chooses the tasks to follow, a script, any program, or a file of SQL",
     )
     after: tuple[str, ...] = Field((), description="Names of its upstream tasks")
     trigger_rule: TriggerRule = Field(
@@ -209,6 +282,7 @@ class TaskDefinition(Data):
         description="Longest duration of a try; of a range, times its number of runs. A longer one fails",
     )
     submit: SubmitScript | None = Field(None, description="For kinds submit and command: the script or program")
+    sql: SqlFile | None = Field(None, description="For kind sql: the file")
     sparse: bool = Field(
         False, description="Whether it may stage output for some intervals of a range and none for others"
     )
@@ -220,18 +294,42 @@ class TaskDefinition(Data):
     )
 
     @property
+    def needs_session(self) -> bool:
+        """Whether it uses the attempt's session of Spark. A script has its own, unless it stages tables."""
+        return self.submit is None or bool(self.submit.tables)
+
+    @property
     def bypasses_reviews(self) -> bool:
         """Whether all that it writes would be seen at once, although a review was asked for."""
         if self.writes_nothing or self.kind == "branch":
             return False
         if self.submit is not None:
             return not self.submit.stages
+        if self.sql is not None:
+            return self.sql.into is None and not self.stages_directories
         return self.stages is False
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Those that are filled in for each run."""
+        of = self.submit or self.sql
+        return () if of is None else of.texts
+
+    @property
+    def tables(self) -> tuple[StagedTable, ...]:
+        """Those that it writes to names of its own."""
+        return () if self.submit is None else self.submit.tables
+
+    @property
+    def stages_directories(self) -> bool:
+        return any("{stage:" in text or "{stage_partitions:" in text for text in self.texts)
+
     @model_validator(mode="after")
-    def _submit_has_a_script(self) -> TaskDefinition:
+    def _has_what_its_kind_needs(self) -> TaskDefinition:
         if (self.kind in ("submit", "command")) != (self.submit is not None):
             raise ValueError(f"task {self.name!r}: give it a script if its kind is submit or command, and only then")
+        if (self.kind == "sql") != (self.sql is not None):
+            raise ValueError(f"task {self.name!r}: give it a file of SQL if its kind is sql, and only then")
         if self.kind == "command" and self.submit is not None and (why := _not_a_command(self.submit)):
             raise ValueError(f"task {self.name!r}: {why}")
         return self
@@ -322,6 +420,9 @@ class PipelineDefinition(Data):
     def _consistent(self) -> PipelineDefinition:
         check_schedule(self.schedule, self.timezone)
         check_tasks(self.tasks)
+        for task in self.tasks:
+            if task.sql is not None and not statements(task.sql.text):
+                raise ValueError(f"task {task.name!r}: {task.sql.file} has no statement")
         check_rules(self.rules)
         if self.batch_mode == "range":
             check_scripts_of_ranges(self.tasks)
@@ -340,9 +441,9 @@ class PipelineDefinition(Data):
         return self
 
     @property
-    def only_scripts(self) -> bool:
-        """Whether no task needs a session, because each script has its own."""
-        return all(task.submit is not None for task in self.tasks)
+    def needs_session(self) -> bool:
+        """Whether a task uses the attempt's session of Spark."""
+        return any(task.needs_session for task in self.tasks)
 
     @property
     def rules(self) -> dict[Occasion, tuple[CallbackRule, ...]]:
@@ -363,19 +464,27 @@ class PipelineDefinition(Data):
 
 
 def check_scripts_of_ranges(tasks: tuple[TaskDefinition, ...]) -> None:
-    """Check that scripts of ranges get the end of the interval, and stage nothing. Raises ``ValueError``."""
+    """Check that scripts of ranges get the end of the interval, and stage no directories. Raises ``ValueError``."""
     for task in tasks:
-        if task.submit is not None and task.submit.stages:
+        if task.stages_directories:
             raise ValueError(
-                f"task {task.name!r}: with batch_mode='range', a script cannot stage, as each interval has an output of its "
-                "own: use batch_mode='each', or a task that is a function"
+                f"task {task.name!r}: with batch_mode='range', a script cannot stage directories, as each interval has an output "
+                "of its own: use batch_mode='each', or a task that is a function"
             )
-        whole = ("{interval.end", "{interval.last_day")
-        if task.submit is not None and not any(name in text for text in task.submit.texts for name in whole):
+        if task.sql is not None and not task.sql.to_the_end:
+            raise ValueError(
+                f"task {task.name!r}: with batch_mode='range', a file of SQL must process up to the end of the range: use :end or "
+                ":last_day in it"
+            )
+        if task.submit is not None and not _to_the_end(task.texts):
             raise ValueError(
                 f"task {task.name!r}: with batch_mode='range', a script must process up to the end of the range: "
                 "pass {interval.end} or {interval.last_day} in its args or env"
             )
+
+
+def _to_the_end(texts: Iterable[str]) -> bool:
+    return any(name in text for text in texts for name in ("{interval.end", "{interval.last_day"))
 
 
 def check_tasks(tasks: tuple[TaskDefinition, ...]) -> None:

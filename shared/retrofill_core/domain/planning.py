@@ -150,11 +150,10 @@ def not_reviewable(pipeline: PipelineDefinition) -> Rejection | None:
     task = next((each for each in pipeline.tasks if each.bypasses_reviews), None)
     if task is None:
         return None
-    how = (
-        "run.stage or run.stage_table"
-        if task.submit is None
-        else "{stage:PATH} or {stage_partitions:PATH, PARTITION} in its args or env"
-    )
+    how = {
+        "submit": "{stage:PATH}, {stage_partitions:PATH, PARTITION} or {stage_table:NAME} in its args or env",
+        "sql": "into=Table(NAME, column=…)",
+    }.get(task.kind, "run.stage or run.stage_table")
     return Rejection(
         Reason.NOT_REVIEWABLE,
         f"a review (publish, --review) is not possible: task {task.name!r} of {pipeline.name} stages nothing, so readers would "

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from retrofill.outputs.file_uri import local_path
 from retrofill.protocol.script_texts import AnySecret, Values, fill
-from retrofill_core.domain.pipeline import PipelineDefinition, SubmitScript
+from retrofill_core.domain.pipeline import PipelineDefinition, TaskDefinition
 from retrofill_core.domain.planning import Intervals, Reason, Rejection
 
 # To find two intervals that stage one directory takes about 20 microseconds an interval.
@@ -23,8 +23,7 @@ def unfillable(pipeline: PipelineDefinition, conf: Mapping[str, Any], found: Int
         return None
     for task in pipeline.tasks:
         try:
-            if task.submit is not None:
-                _staged_by(pipeline, task.submit, conf, found.starts[0], found.ends[0])
+            _staged_by(pipeline, task, conf, found.starts[0], found.ends[0])
         except ValueError as e:
             return Rejection(Reason.BAD_ARGUMENTS, f"task {task.name!r}: {e}")
     return None
@@ -34,11 +33,11 @@ def shared_places(pipeline: PipelineDefinition, conf: Mapping[str, Any], found: 
     """A line for each script of which two intervals stage one directory."""
     zone = ZoneInfo(pipeline.timezone)
     for task in pipeline.tasks:
-        if task.submit is None or not task.submit.stages:
+        if not task.stages_directories:
             continue
         owners: dict[Path, datetime] = {}
         for start, end in zip(found.starts[:MOST_COMPARED], found.ends, strict=False):
-            staged = _staged_by(pipeline, task.submit, conf, start, end)
+            staged = _staged_by(pipeline, task, conf, start, end)
             taken = next((each for each in staged if owners.setdefault(each, start) != start), None)
             if taken is not None:
                 first, other = owners[taken].astimezone(zone), start.astimezone(zone)
@@ -50,9 +49,9 @@ def shared_places(pipeline: PipelineDefinition, conf: Mapping[str, Any], found: 
 
 
 def _staged_by(
-    pipeline: PipelineDefinition, script: SubmitScript, conf: Mapping[str, Any], start: datetime, end: datetime
+    pipeline: PipelineDefinition, task: TaskDefinition, conf: Mapping[str, Any], start: datetime, end: datetime
 ) -> Sequence[Path]:
-    """The directories that a script stages for an interval. Raises ``BadArgument`` or ``CannotStage``."""
+    """The directories that a script or a file of SQL stages for an interval. Raises ``BadArgument`` or ``CannotStage``."""
     staged: list[Path] = []
 
     def stage(path: str) -> str:
@@ -65,7 +64,8 @@ def _staged_by(
 
     zone = ZoneInfo(pipeline.timezone)
     run = {"id": 1, "attempt": 1, "backfill_id": "b"}
+    tables = [table.name for table in task.tables]
+    ends = start.astimezone(zone), end.astimezone(zone)
     # Which secrets there are, only the hosts of its pool know.
-    values = Values(start.astimezone(zone), end.astimezone(zone), run, conf, stage, str, partitions, AnySecret())
-    fill(script.texts, values)
+    fill(task.texts, Values(*ends, run, conf, stage, str, partitions, AnySecret(), tables))
     return list(dict.fromkeys(staged))

@@ -9,8 +9,16 @@ import pytest
 from pydantic import BaseModel
 
 from retrofill.driver.config import Config
-from retrofill.protocol.definition import Code, Definition, Script, Task
-from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition, SubmitScript, TaskDefinition
+from retrofill.protocol.definition import Code, Definition, Script, Sql, Task
+from retrofill.sdk.tables import Table
+from retrofill_core.domain.pipeline import (
+    CodeLocation,
+    PipelineDefinition,
+    SqlFile,
+    StagedTable,
+    SubmitScript,
+    TaskDefinition,
+)
 from retrofill_core.settings import Settings
 from run_starter.executors.command import told
 
@@ -18,6 +26,8 @@ PAIRS = [
     (Definition, PipelineDefinition),
     (Task, TaskDefinition),
     (Script, SubmitScript),
+    (Table, StagedTable),
+    (Sql, SqlFile),
     (Code, CodeLocation),
     (Config, Settings),
 ]

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from retrofill.outputs.cannot_stage import NoSuchColumn
 from retrofill.outputs.tables.boundaries import refuse_ambiguous
-from retrofill.outputs.tables.declared import Declared, key_of_table
+from retrofill.outputs.tables.declared import key_of_table
 from retrofill.outputs.tables.key import Key, Values
 from retrofill.protocol.interval import Interval
 from retrofill.protocol.table_output import TableOutput
+from retrofill.sdk.tables import Declared
 
 NEW_YORK, UTC_ZONE = "America/New_York", "UTC"
 MINUTE = timedelta(minutes=1)

@@ -111,6 +111,49 @@ def test_partitions_are_those_of_the_interval(of: Values, partition: str, names:
     ]
 
 
+TABLES = ["{conf[lake]}.db.orders", "lake.db.refunds"]
+
+
+def test_a_declared_table_gets_another_name_however_it_is_named() -> None:
+    of = replace(DAY, conf={"lake": "ours"}, tables=TABLES, lend=lambda number, name: f"{number} for {name}")
+    texts = [
+        "--into={stage_table:{conf[lake]}.db.orders}",
+        "{stage_table:lake.db.refunds}",
+        "{stage_table:ours.db.orders}",
+    ]
+    assert fill(texts, of) == ["--into=0 for ours.db.orders", "1 for lake.db.refunds", "0 for ours.db.orders"]
+    with pytest.raises(
+        BadArgument, match=r"'ours\.db\.x' is not one of the task's tables: they are ours\.db\.orders, lake\.db"
+    ):
+        fill(["{stage_table:ours.db.x}"], of)
+
+
+@pytest.mark.parametrize(
+    ("texts", "tables", "why"),
+    [
+        (
+            ["{stage_table:a.b}"],
+            [],
+            """'a.b' is not one of the task's tables. Say what tells its intervals, like tables=[Table('a.b', """,
+        ),
+        (["{stage_table:a.b}"], ["a.c"], "they are a.c"),
+        (["{stage_table:}"], ["a.c"], "'' is not one of"),
+        (["--x"], ["a.b"], "the table 'a.b' is declared, but nothing gets its staged name: pass {stage_table:a.b}"),
+        (["{stage_table:a.b}"], ["a.b", "{conf[x]}"], "the table '{conf[x]}' is declared, but"),
+        (["{stage_table:{interval.strat}}"], ["a.b"], "unknown field 'interval.strat'"),
+        (["{stage_table:a.b}"], ["a.b"], None),
+        (["{stage_table:{conf[x]}.b}"], ["{conf[y]}.b"], None),
+    ],
+)
+def test_tables_are_declared_and_used(texts: list[str], tables: list[str], why: str | None) -> None:
+    if why is None:
+        check(texts, tables)
+        return
+    with pytest.raises(BadArgument) as refused:
+        check(texts, tables)
+    assert why in str(refused.value)
+
+
 def test_an_interval_has_at_most_so_many_partitions_as_a_run_may_stage() -> None:
     with pytest.raises(BadArgument, match="more than 1,000 partitions"):
         fill(["{stage_partitions:/d, t={interval.each:%Y%m%d%H%M}}"], DAY)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.loading import definition_of
 
-from retrofill import Pipeline
+from retrofill import Pipeline, Table
 from retrofill_core.domain.pipeline import CodeLocation
 
 
@@ -46,6 +46,19 @@ def test_what_a_script_needs_is_found_like_the_script(tmp_path: Path) -> None:
         *("s3a://jobs/more.py", str(tmp_path / "x.jar"), "/etc/rules.json"),
     )
     assert (made.env, made.deploy_mode) == ({"STAGE": "{conf[stage]}"}, "cluster")
+
+
+def test_tables_of_a_script_are_data() -> None:
+    flights = pipeline()
+    flights.submit("script", "/job.py", args=["{stage_table:a.b}"], tables=[Table("a.b", {"dt": "%Y%m%d"}, zone="UTC")])
+    made = definition_of(flights, CodeLocation(file="/flights.py", attribute="flights"))
+    (task,) = made.tasks
+    assert task.submit is not None and task.submit.stages and not task.bypasses_reviews
+    assert made.needs_session and task.needs_session
+    (table,) = task.submit.tables
+    assert (table.name, table.column, table.zone, table.with_rows) == ("a.b", {"dt": "%Y%m%d"}, "UTC", False)
+    with pytest.raises(ValueError, match=r"'a\.c' is not one of the task's tables: they are a\.b"):
+        flights.submit("other", "/job.py", args=["{stage_table:a.c}"], tables=[Table("a.b", "day")])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Union
+from typing import Any, Mapping
 
 from retrofill.outputs.cannot_stage import NoSuchColumn
 from retrofill.outputs.tables.key import CLOCKS, INTEGERS, Key, KeyColumn, plain
@@ -14,9 +14,7 @@ from retrofill.protocol.names_of_time import (
     refuse_incomplete,
     refuse_unreadable,
 )
-
-# A column's name, or names with formats.
-Declared = Union[str, Mapping[str, Union[str, None]]]
+from retrofill.sdk.tables import Declared
 
 
 def key_of_table(declared: Declared, zone: str, schema: Any, table: str) -> Key:

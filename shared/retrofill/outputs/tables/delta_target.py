@@ -78,8 +78,11 @@ class DeltaTarget:
     def create(self, staged: str, schema: Any) -> Filled:
         if not self._has_rules(schema):
             return Filled()
-        self._create_like(staged)
         self._like = True
+        return self.create_like(staged)
+
+    def create_like(self, staged: str) -> Filled:
+        self._create_like(staged)
         unwanted = [name for name in self._properties if name.startswith(NOT_COPIED)]
         if unwanted:
             names = ", ".join(f"'{name}'" for name in unwanted)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Sequence
 
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.tables.target import Filled, properties_of
 from retrofill.protocol.table_output import TableOutput, joined, parts_of
 
+# As Spark shows them. Columns are in lines of their own, which begin with their names.
+_PARTITIONS = re.compile(r"^PARTITIONED BY \(.*\)$", re.MULTILINE)
 _AUDITED = "write.wap.enabled"
 # Where a session's commits to audited tables go, instead of to what readers see.
 REDIRECTIONS = ("spark.wap.branch", "spark.wap.id")
@@ -36,11 +39,26 @@ class IcebergTarget:
     def create(self, staged: str, schema: Any) -> Filled:  # noqa: ARG002 - it is created with its rows
         return Filled()
 
+    def create_like(self, staged: str) -> Filled:
+        (shown,) = self._session.sql(f"SHOW CREATE TABLE {self._table}").collect()
+        found = _PARTITIONS.search(shown[0])
+        partitions = found.group() if found else ""
+        properties = ", ".join(f"'{name}' = '{value}'" for name, value in self._own.items())
+        self._session.sql(
+            f"CREATE TABLE {staged} USING iceberg {partitions} TBLPROPERTIES ({properties}) "
+            f"AS SELECT * FROM {self._table} WHERE false"
+        )
+        _refuse_redirected(self._session, staged)
+        return Filled()
+
+    @property
+    def _own(self) -> dict[str, str]:
+        """The properties of a staged table. A catalog's defaults may be others."""
+        return {"gc.enabled": "true", _AUDITED: "false", "format-version": self._properties.get("format-version", "2")}
+
     def write(self, rows: Any, output: TableOutput) -> None:
-        # A catalog's defaults may be others.
-        own = {"gc.enabled": "true", _AUDITED: "false", "format-version": self._properties.get("format-version", "2")}
         writer = rows.writeTo(output.staged).using("iceberg")
-        for name, value in own.items():
+        for name, value in self._own.items():
             writer = writer.tableProperty(name, value)
         writer.create()
         # A catalog may override them.

@@ -7,7 +7,7 @@ catalog lets Spark write, in the same format, and no reader of the target sees t
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from retrofill.errors import first_line
@@ -16,7 +16,7 @@ from retrofill.outputs.cannot_stage import CannotStage, NoSuchTable
 from retrofill.outputs.tables.boundaries import refuse_ambiguous
 from retrofill.outputs.tables.changes import changed, rows_before
 from retrofill.outputs.tables.contents import refuse_clock_partitions, refuse_other_text, refuse_shared_files
-from retrofill.outputs.tables.declared import Declared, key_of_table
+from retrofill.outputs.tables.declared import key_of_table
 from retrofill.outputs.tables.dropping import drop
 from retrofill.outputs.tables.formats import FORMATS, TARGETS, provider_of
 from retrofill.outputs.tables.group import Group, Member
@@ -25,12 +25,34 @@ from retrofill.outputs.tables.required import refuse_nulls
 from retrofill.outputs.tables.rows import fitted, refuse_misplaced
 from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.outputs.tables.target import Target
-from retrofill.protocol.interval import interval_of
+from retrofill.protocol.interval import Interval, interval_of
 from retrofill.protocol.launch import Launch, Piece
 from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of
+from retrofill.sdk.tables import Declared, Table
 
 log = get_log(__name__)
 MAX_TABLES = 100
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A table for which rows may be staged by a ``key``. ``name``: of its ``parts``."""
+
+    parts: list[str]
+    name: str
+    provider: str
+    schema: Any
+    key: Key
+    rules: Target
+
+
+@dataclass(frozen=True)
+class _Lent:
+    """The table ``name`` that a script writes to instead of ``table``. ``version``: before that."""
+
+    table: Table
+    name: str
+    version: str
 
 
 class TableStaging:
@@ -46,6 +68,8 @@ class TableStaging:
         # By the target's whole name. Only rows that passed all checks are staged.
         self._tasks: dict[str, str] = {}
         self._staged: dict[str, TableOutput] = {}
+        # By task.
+        self._lent: dict[str, list[_Lent]] = {}
 
     def begin_try(self, task: str) -> None:
         """Forget what an earlier try of the task staged. Its tables are dropped later."""
@@ -53,6 +77,7 @@ class TableStaging:
             for target in [target for target, other in self._tasks.items() if other == task]:
                 self._staged.pop(target, None)
                 del self._tasks[target]
+            self._lent.pop(task, None)
 
     def has_staged(self, task: str) -> bool:
         """Whether the task has staged a table."""
@@ -75,6 +100,68 @@ class TableStaging:
         ``column``, ``zone``: the table's key, as declared. A later call by the same task replaces them. ``restored``: they were
         in the table before, so they have values that only the table makes. Raises ``CannotStage``.
         """
+        found = self._find(session, table, column, zone)
+        target, key, schema = found.name, found.key, found.schema
+        staged = self._new(task, session, found)
+        identity = FORMATS[found.provider](session, target).identity()
+        output = TableOutput(
+            target, staged, key.column, key.type, found.provider, formats=key.formats, identity=identity
+        )
+        with self._lock:
+            self._staged.pop(target, None)
+        output = self._write(found.rules, rows, schema, output, restored)
+        written = session.table(output.staged)
+        refuse_misplaced(written, schema, key, self._intervals, interval_of(self._launch, self._piece), table)
+        refuse_nulls(written, schema, table)
+        with self._lock:
+            self._staged[target] = output
+
+    def lend(self, task: str, session: Any, table: Table) -> str:
+        """A table like the target, for a script that writes to it instead, and then to be taken back.
+
+        Raises ``CannotStage``.
+        """
+        found = self._find(session, table.name, table.column, table.zone)
+        name = self._new(task, session, found)
+        filled = found.rules.create_like(name)
+        if filled.by_commit:
+            raise CannotStage(
+                f"{table.name} has the identity columns {', '.join(filled.by_commit)}, whose values only a commit to it makes: "
+                "write it in a function, with run.stage_table"
+            )
+        if table.with_rows:
+            present = f"SELECT * FROM {found.name} WHERE {found.key.condition(self._intervals)}"
+            session.sql(f"INSERT INTO {name} {present}")
+        with self._lock:
+            self._lent.setdefault(task, []).append(_Lent(table, name, self._version(session, name)))
+        return name
+
+    def take_back(self, task: str, session: Any) -> None:
+        """Stage what the task's script has written to the tables that were lent to it. Raises ``CannotStage``."""
+        with self._lock:
+            lent = self._lent.pop(task, [])
+        for each in lent:
+            table = each.table
+            if not table.sparse and self._version(session, each.name) == each.version:
+                raise CannotStage(
+                    f"task {task!r} wrote nothing to the table that it was given instead of {table.name}: did it write somewhere "
+                    "else? If the interval may have no rows, declare the table with sparse=True"
+                )
+            self.stage(task, session, session.table(each.name), table.name, table.column, table.zone)
+
+    def _version(self, session: Any, lent: str) -> str:
+        """Of a table that was lent. Raises ``CannotStage`` if the script has dropped it."""
+        if not session.catalog.tableExists(lent):
+            raise CannotStage(f"the script dropped {lent}, the table that it was given")
+        provider = provider_of(session, lent)
+        return FORMATS[provider](session, lent).version() if provider in FORMATS else provider
+
+    @property
+    def _intervals(self) -> list[Interval]:
+        return [interval_of(self._launch, run) for run in self._piece.runs]
+
+    def _find(self, session: Any, table: str, column: Declared, zone: str) -> _Found:
+        """The target, if it can be staged by this key. Raises ``CannotStage``."""
         parts = resolved(session, table)
         target = joined(parts)
         provider = provider_of(session, target)
@@ -82,40 +169,32 @@ class TableStaging:
             raise CannotStage(f"{table} is a {provider} table: only commits to Iceberg and Delta can be conditional")
         schema = session.table(target).schema
         key = self._key(session, target, provider, schema, table, column, zone)
-        intervals = [interval_of(self._launch, run) for run in self._piece.runs]
         rules = TARGETS[provider](session, target)
-        rules.refuse([key.condition([each]) for each in intervals])
-        staged = self._name(task, target, parts)
-        if not _is_path(parts):
-            self._tables.sweep(session, staged[:-1])
-        identity = FORMATS[provider](session, target).identity()
-        output = TableOutput(
-            target, joined(staged), key.column, key.type, provider, formats=key.formats, identity=identity
-        )
+        rules.refuse([key.condition([each]) for each in self._intervals])
+        return _Found(parts, target, provider, schema, key, rules)
+
+    def _new(self, task: str, session: Any, found: _Found) -> str:
+        """The name of a new table, which is dropped at the end unless it is staged."""
+        parts = self._name(task, found.name, found.parts)
+        if not _is_path(found.parts):
+            self._tables.sweep(session, parts[:-1])
         with self._lock:
-            self._staged.pop(target, None)
-            self._written.append((session, output.staged))
-        output = self._write(rules, rows, schema, output, restored)
-        written = session.table(output.staged)
-        refuse_misplaced(written, schema, key, intervals, interval_of(self._launch, self._piece), table)
-        refuse_nulls(written, schema, table)
-        with self._lock:
-            self._staged[target] = output
+            self._written.append((session, joined(parts)))
+        return joined(parts)
 
     def _key(
         self, session: Any, target: str, provider: str, schema: Any, table: str, column: Declared, zone: str
     ) -> Key:
         """The table's key, if the rows of the intervals can be replaced alone by it. Raises ``CannotStage``."""
         key = key_of_table(column, zone, schema, table)
-        intervals = [interval_of(self._launch, run) for run in self._piece.runs]
-        for each in intervals:
+        for each in self._intervals:
             refuse_ambiguous(key, each)
         if isinstance(column, str):
             refuse_other_text(self._launch, session, target, key)
         if provider == "delta":
             refuse_clock_partitions(session, target, schema)
         else:
-            refuse_shared_files(session, target, key, intervals)
+            refuse_shared_files(session, target, key, self._intervals)
         return key
 
     def _write(self, rules: Target, rows: Any, schema: Any, output: TableOutput, restored: bool) -> TableOutput:

@@ -35,6 +35,9 @@ class Target(Protocol):
     def create(self, staged: str, schema: Any) -> Filled:
         """Create the staged table, if it needs the rules of the target before the rows are known."""
 
+    def create_like(self, staged: str) -> Filled:
+        """Create an empty table with the target's columns, partitions and rules, for code that would write to the target."""
+
     def write(self, rows: Any, output: TableOutput) -> None:
         """Write the rows to the staged table. Raises ``DoesNotFit`` if they break a rule of the target."""
 

@@ -1,0 +1,186 @@
+"""The scripts of ``examples/jobs/staged.py`` on the embedded stack, as a user runs them, and beside a plain run of each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.installation import ROOT, until
+from tests.support.maven import maven
+from tests.support.user import User
+
+from retrofill.spark import java
+from retrofill.spark.home import SparkHome
+from retrofill_core.settings import Settings
+from retrofill_tools.stack.spark import with_tables
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+JOBS = ROOT / "examples" / "jobs"
+DAYS = [f"2026-01-0{n}" for n in range(1, 6)]
+FORMATS = ["iceberg", "delta"]
+# By pipeline: its script, the option for the place that it writes, and its columns.
+SCRIPTS = {
+    "sales_by_hour": ("dynamic_overwrite.py", "--root", ["dt", "hour", "shop", "amount"]),
+    "totals_merged": ("iceberg_merge.py", "--table", ["day", "shop", "amount"]),
+    "totals_replaced": ("delta_replace_where.py", "--table", ["day", "shop", "amount"]),
+    "ranks_upserted": ("upsert_in_pandas.py", "--table", ["day", "shop", "amount", "rank"]),
+}
+PLAIN = """
+import json, runpy, sys
+for argv in json.load(open(sys.argv[1])):
+    sys.argv = argv
+    runpy.run_path(argv[0], run_name="__main__")
+"""
+
+
+class World:
+    """A user with a running stack, sales of five days, and the tables of all jobs, each twice: one is for plain runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.user = User(folder / "home")
+        self.user.home.mkdir()
+        settings = Settings()
+        catalog = {
+            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.lake.type": "hadoop",
+            "spark.sql.catalog.lake.warehouse": f"{folder}/lake",
+            "spark.sql.shuffle.partitions": "1",
+            "spark.databricks.delta.snapshotPartitions": "1",
+        }
+        self.conf = with_tables(catalog, FORMATS, maven(settings, java.find(settings)))
+        self.user.environment |= {
+            "RETROFILL_SPARK_TABLES": json.dumps(FORMATS),
+            "RETROFILL_SPARK_CONF": json.dumps(catalog),
+            "RETROFILL_SPARK_SUBMIT_CONF": json.dumps({"spark.ui.enabled": "false", **self.conf}),
+        }
+        self.request = {"sales": f"{folder}/sales.json", "out": f"{folder}/out", "lake": "lake"}
+        rows = [
+            {"day": day, "hour": f"{hour:02}", "shop": shop, "amount": 10 * n + hour}
+            for n, day in enumerate(DAYS)
+            for hour in (7, 12, 23)
+            for shop in ("a", "b", "cdef"[n % 4])
+            if (day, hour) != (DAYS[3], 7)
+        ]
+        Path(self.request["sales"]).write_text("\n".join(map(json.dumps, rows)))
+
+    def place(self, pipeline: str, *, plain: bool = False) -> str:
+        out = self.folder / ("plain" if plain else "out")
+        return {
+            "sales_by_hour": f"{out}/by_hour",
+            "totals_merged": f"lake.{'plain' if plain else 'shop'}.totals",
+            "totals_replaced": f"delta.`{out}/totals`",
+            "ranks_upserted": f"delta.`{out}/ranks`",
+        }[pipeline]
+
+    def create(self, spark: Any) -> None:
+        for plain in (False, True):
+            spark.sql(f"CREATE NAMESPACE IF NOT EXISTS lake.{'plain' if plain else 'shop'}").collect()
+            for pipeline in list(SCRIPTS)[1:]:
+                name, format = self.place(pipeline, plain=plain), "iceberg" if "merged" in pipeline else "delta"
+                more = ", rank bigint" if "rank" in pipeline else ""
+                columns = f"(day date, shop string, amount bigint{more})"
+                spark.sql(f"CREATE TABLE {name} {columns} USING {format} PARTITIONED BY (day)").collect()
+                # A shop without sales, one that will be replaced, and a neighbor of the range.
+                for day, shop in ((DAYS[1], "old"), (DAYS[1], "a"), ("2026-01-06", "a")):
+                    rank = ", 1" if more else ""
+                    spark.sql(f"INSERT INTO {name} VALUES (DATE '{day}', '{shop}', 1{rank})").collect()
+
+    def seen(self, spark: Any, pipeline: str, *, plain: bool = False) -> list[tuple[str, ...]]:
+        """What a reader sees."""
+        name = self.place(pipeline, plain=plain)
+        if name.startswith("lake."):
+            spark.sql(f"REFRESH TABLE {name}").collect()
+        if not name.startswith("/"):
+            rows = spark.table(name)
+        elif any(Path(name).glob("dt=*/*/part-*")):
+            rows = spark.read.parquet(name)
+        else:
+            return []
+        return sorted(tuple(map(str, row)) for row in rows.select(*SCRIPTS[pipeline][2]).collect())
+
+    def plain_run(self) -> None:
+        """All scripts for each day, one after the other."""
+        calls = [
+            [
+                str(JOBS / script),
+                "--day",
+                day,
+                "--sales",
+                self.request["sales"],
+                option,
+                self.place(pipeline, plain=True),
+            ]
+            for pipeline, (script, option, _) in SCRIPTS.items()
+            for day in DAYS
+        ]
+        script, given = self.folder / "plain.py", self.folder / "calls.json"
+        script.write_text(PLAIN)
+        given.write_text(json.dumps(calls))
+        home = SparkHome.of(Settings())
+        command = [*home.command(self.conf, self.folder, "client"), str(script), str(given)]
+        environment = {**os.environ, **home.environment(self.folder, os.environ)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    def backfill(self, pipeline: str, id: str, *more: str, status: int = 0, **conf: str) -> str:
+        given = json.dumps({**self.request, **conf})
+        range_of = ["--from", DAYS[0], "--to", DAYS[-1]]
+        return self.user.run(
+            "backfill", "create", pipeline, *range_of, "--id", id, "--conf", given, *more, status=status
+        )
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory(prefix="retrofill-jobs-") as folder:
+        made = World(Path(folder))
+        try:
+            made.user.run("up")
+            made.user.run("pipelines", "apply", str(JOBS / "staged.py"))
+            yield made
+        finally:
+            made.user.run("down")
+
+
+@pytest.fixture(scope="module")
+def spark(world: World) -> Iterator[Any]:
+    """A reader's session."""
+    from pyspark.sql.connect.session import SparkSession
+
+    session = SparkSession.builder.remote(world.user.json("status")["spark"]["remote"]).create()
+    world.create(session)
+    world.plain_run()
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize("pipeline", SCRIPTS)
+def test_a_job_is_reviewed_published_and_undone_and_gives_what_a_plain_run_gives(
+    world: World, spark: Any, pipeline: str
+) -> None:
+    before, plain = world.seen(spark, pipeline), world.seen(spark, pipeline, plain=True)
+    conf = json.dumps(world.request)
+    range_of = ["--from", DAYS[0], "--to", DAYS[-1]]
+    shown = world.user.run("backfill", "dry-run", pipeline, *range_of, "--conf", conf, "--review")
+    assert "5 " in shown and "stages nothing" not in shown, shown
+    world.backfill(pipeline, pipeline, "--review")
+    until(lambda: world.user.progress(pipeline)[0] in ("in_review", "failed"), "it is in review", seconds=900)
+    assert world.user.json("backfill", "show", pipeline)["state"] == "in_review"
+    assert world.seen(spark, pipeline) == before
+    changed = world.user.json("backfill", "diff", pipeline)
+    assert changed, "the diff shows what would change"
+    world.user.run("backfill", "publish", pipeline, "--watch")
+    assert world.seen(spark, pipeline) == plain != before
+    world.user.run("backfill", "undo", pipeline, "--watch")
+    assert world.seen(spark, pipeline) == before
+    if not world.place(pipeline).startswith("/"):
+        left = spark.sql("SHOW TABLES IN lake.shop").collect()
+        assert [row.tableName for row in left] == ["totals"]
+        assert sorted(each.name for each in (world.folder / "out").iterdir() if "__retrofill" in each.name) == []
