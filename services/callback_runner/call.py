@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tenacity import Retrying, retry_if_exception_type, wait_exponential
 
 from callback_runner.claims import Claim
-from callback_runner.decide import Outcome, Raised, Superseded, after_try
+from callback_runner.decide import Outcome, Raised, Superseded, after_try, given_up
 from callback_runner.interruptible import Try
 from callback_runner.kinds import Kinds
 from callback_runner.record import record
@@ -83,6 +83,8 @@ class Call:
     # calling
 
     def _call(self) -> Outcome | Superseded:
+        if self.claim.outage is not None:
+            return given_up(self.claim.outage, self._settings.callback_patience_seconds)
         stopped = Raised("the callback-runner was stopped", at_once=True)
         if self._stopping.is_set():
             return stopped
@@ -164,7 +166,7 @@ class Call:
 
     def _record(self, outcome: Outcome) -> None:
         claim, settings = self.claim, self._settings
-        age = (datetime.now(UTC) - claim.happened_at).total_seconds()
+        age = (datetime.now(UTC) - claim.due_at).total_seconds()
         decision = after_try(
             outcome,
             claim.attempts,
@@ -173,7 +175,7 @@ class Call:
             patient=claim.has_receiver and age < settings.callback_patience_seconds,
         )
         with token_transaction(self._engine, CALLBACK_RUNNER, claim.shard, settings.max_message_bytes) as tx:
-            record(tx, claim, decision)
+            record(tx, claim, decision, outcome)
             crash_point("callback:before-commit")
         crash_point("callback:committed")
 

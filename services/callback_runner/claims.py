@@ -9,6 +9,7 @@ from typing import Any
 
 from retrofill_core.bus.envelope import ID_NAMESPACE
 from retrofill_core.store.callbacks import Claimed, Pending
+from retrofill_core.store.receivers import Outage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,9 @@ class Claim(Claimed):
     event: dict[str, Any]
     # Since when the URL answers 410 Gone; ``None`` for a replay, which tries again.
     off_since: datetime | None
+    due_at: datetime
+    # That for whose end it has waited long enough: it is given up.
+    outage: Outage | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -57,7 +61,7 @@ class Claim(Claimed):
         return f"{self.deadline_id}-{uuid.uuid5(ID_NAMESPACE, f'{installation}:{self.idempotency_key}').hex}"
 
 
-def claim_of(one: Pending, shard: int) -> Claim:
+def claim_of(one: Pending, shard: int, outage: Outage | None = None) -> Claim:
     """A claim of a pending callback, with a new token."""
     return Claim(
         deadline_id=one.deadline_id,
@@ -74,4 +78,6 @@ def claim_of(one: Pending, shard: int) -> Claim:
         off_since=None if one.replayed else one.off_since,
         occasion=one.occasion,
         backfill_id=one.backfill_id,
+        due_at=one.due_at,
+        outage=outage,
     )

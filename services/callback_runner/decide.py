@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from tenacity import RetryCallState, Retrying, wait_exponential_jitter
 
 from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.polling import seconds_until
+from retrofill_core.domain.target import shown
 
 if TYPE_CHECKING:
     from retrofill_core.store.callbacks import Due, Pending
+    from retrofill_core.store.receivers import Outage
 
 # Bodies that are messages to people.
 READY_MADE = ("slack", "teams", "pagerduty")
@@ -100,6 +103,25 @@ def after_try(
             return TryAgain(error, max(after_seconds, 0.0 if at_once else backoff(attempts)))
 
 
+class Heard(Enum):
+    """What a try says about its receiver."""
+
+    UP = "up"
+    DOWN = "down"
+    NOTHING = "nothing"
+
+
+def heard(outcome: Outcome) -> Heard:
+    """Whether the receiver is there: an answer to this call alone says so, whatever it is."""
+    match outcome:
+        case Returned() | Raised(refused=True) | Impossible(gone=True):
+            return Heard.UP
+        case Raised(at_once=False):
+            return Heard.DOWN
+        case _:
+            return Heard.NOTHING
+
+
 def backoff(attempts: int) -> float:
     """Seconds before the next call: exponential in ``attempts`` with jitter, at most 60."""
     state = RetryCallState(Retrying(), None, (), {})
@@ -178,9 +200,18 @@ def unknown(what: str, setting: str, known: Iterable[str]) -> Impossible:
     return Impossible(f"{what} ({setting}); names there: {', '.join(sorted(known)) or 'none'}")
 
 
+def given_up(outage: Outage, patience_seconds: float) -> Impossible:
+    """The outcome for a callback whose receiver did not come back in time."""
+    return Impossible(
+        f"given up after {patience_seconds:g} s (RETROFILL_CALLBACK_PATIENCE_SECONDS): its receiver has been down since "
+        f"{outage.down_since:%Y-%m-%d %H:%M:%S} UTC. Once it is back: retrofill callbacks replay. Last error: "
+        f"{outage.last_error}"
+    )
+
+
 def switched_off(url: str, since: datetime) -> Impossible:
     """The outcome for a webhook that has answered 410 Gone."""
     return Impossible(
-        f"{url} has been switched off since {since:%Y-%m-%d %H:%M:%S} UTC: it answered 410 Gone. Once it accepts calls "
-        "again, replay a failed one (retrofill callbacks replay): a success switches it on"
+        f"{shown('webhook', url)} has been switched off since {since:%Y-%m-%d %H:%M:%S} UTC: it answered 410 Gone. Once it "
+        "accepts calls again, replay a failed one (retrofill callbacks replay): a success switches it on"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -39,9 +39,10 @@ from retrofill_core.contract.deadlines import (
     CallbackRequested,
 )
 from retrofill_core.contract.topics import Topic
-from retrofill_core.store import callbacks
+from retrofill_core.store import callbacks, receivers
 from retrofill_core.store.callbacks import Claimed, Pending
 from retrofill_core.store.engine import make_engine
+from retrofill_core.store.receivers import Outage
 
 # The only check key: the shard's callbacks.
 CALLBACKS = "callbacks"
@@ -56,6 +57,15 @@ CLOSE_SECONDS = 5.0
 DRAIN_SECONDS = 3.0
 # A live runner renews its lease within this time, even if the database's clock steps.
 SILENT_SECONDS = RENEW_SECONDS + 1.0
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Callbacks to claim: ``probes`` of receivers that are down, and those to give up with the ``outages`` of theirs."""
+
+    ids: Sequence[int]
+    probes: Collection[int]
+    outages: Mapping[int, Outage]
 
 
 class CallbackHandler(Handler):
@@ -111,9 +121,12 @@ class CallbackHandler(Handler):
             running.update(claimed)
         full = [pipeline for pipeline, calls in running.items() if calls >= self._max_per_pipeline]
         excluding = self._set_aside.ids()
-        next_try = callbacks.next_try(tx.conn, tx.partition, full, excluding) if free > 0 else None
+        down = receivers.waiting(tx.conn, tx.partition, excluding)
+        next_tries = [each.ready_at for each in down if not each.probing and each.pipeline not in full]
+        next_try = callbacks.next_try(tx.conn, tx.partition, full, excluding, [each.name for each in down])
+        next_try = min(filter(None, (next_try, *next_tries)), default=None) if free > 0 else None
         next_lapse, now = callbacks.next_lapse(tx.conn, tx.partition, excluding)
-        if callbacks.any_behind(tx.conn, tx.partition):
+        if down or callbacks.any_behind(tx.conn, tx.partition):
             next_lapse = min(filter(None, (next_lapse, now + timedelta(seconds=IN_ORDER_SECONDS))))
         if reclaim_in is not None:
             next_lapse = now + timedelta(seconds=reclaim_in)
@@ -167,24 +180,25 @@ class CallbackHandler(Handler):
             most = self._settings.callback_max_attempts
             # It says nothing about the receiver: the next call does.
             decision = after_try(died, one.attempts, most, at_most_once=one.at_most_once, patient=one.has_receiver)
-            record(tx, replace(one, runners_lost=one.runners_lost + 1), decision)
+            record(tx, replace(one, runners_lost=one.runners_lost + 1), decision, died)
 
     def _claim(self, tx: Transaction, running: Mapping[str, int], free: int) -> tuple[list[str], bool]:
         """Claim up to ``free`` callbacks, called after the commit.
 
         Returns their pipelines, and whether others that are due were locked.
         """
-        full = [pipeline for pipeline, calls in running.items() if calls >= self._max_per_pipeline]
-        of_each = min(free, self._max_per_pipeline)
-        due = callbacks.due(tx.conn, tx.partition, full, of_each, self._set_aside.ids())
-        chosen = take_turns(due, running, self._served, free, self._max_per_pipeline)
-        pending = callbacks.lock_pending(tx.conn, chosen)
+        chosen = self._choose(tx, running, free)
+        pending = callbacks.lock_pending(tx.conn, chosen.ids)
         # The others already have their event: for them there is nothing to undo.
         collects = any(one.collects or one.newer is not None for one in pending)
-        claims = list(chain.from_iterable(self._set_aside.each(tx, pending, _claims_of, writes=collects)))
+        claims_of = partial(_claims_of, outages=chosen.outages)
+        claims = list(chain.from_iterable(self._set_aside.each(tx, pending, claims_of, writes=collects)))
         rows = [{"deadline_id": c.deadline_id, "token": c.token, "attempts": c.attempts} for c in claims]
         landed = callbacks.claim(tx.conn, rows, LEASE_SECONDS)
         claims = [claim for claim in claims if claim.deadline_id in landed]
+        receivers.probe(
+            tx.conn, {claim.name: claim.deadline_id for claim in claims if claim.deadline_id in chosen.probes}
+        )
         if claims:
             crash_point("callback:claimed")
             tx.after_commit.append(lambda: crash_point("callback:claim-committed"))
@@ -193,7 +207,27 @@ class CallbackHandler(Handler):
             tx.after_commit.append(partial(self._start, call))
             self._claims += 1
             self._served[claim.pipeline] = self._turns[tx.partition] = self._claims
-        return [claim.pipeline for claim in claims], len(pending) < len(chosen)
+        return [claim.pipeline for claim in claims], len(pending) < len(chosen.ids)
+
+    def _choose(self, tx: Transaction, running: Mapping[str, int], free: int) -> _Chosen:
+        """What is due, but of those whose receiver is down only one that probes it, and those that are given up."""
+        full = [pipeline for pipeline, calls in running.items() if calls >= self._max_per_pipeline]
+        set_aside, patience = self._set_aside.ids(), self._settings.callback_patience_seconds
+        down = receivers.waiting(tx.conn, tx.partition, set_aside)
+        of_each = min(free, self._max_per_pipeline)
+        due = callbacks.due(tx.conn, tx.partition, full, of_each, set_aside, [each.name for each in down])
+        probes = {each.deadline_id: each for each in down if each.ready and not each.probing}
+        over = receivers.expired(tx.conn, tx.partition, patience, free, set_aside) if down else []
+        outages = {one.deadline_id: (one, outage) for one, outage in over if one.deadline_id not in probes}
+        special = [*(each.due for each in probes.values()), *(one for one, _ in outages.values())]
+        due += [one for one in special if one.pipeline not in full]
+        ids = take_turns(due, running, self._served, free, self._max_per_pipeline)
+        mine = receivers.lock_to_probe(tx.conn, [probes[id].name for id in ids if id in probes])
+        return _Chosen(
+            ids=[id for id in ids if id not in probes or probes[id].name in mine],
+            probes=set(probes),
+            outages={id: outage for id, (_, outage) in outages.items()},
+        )
 
     def _start(self, call: Call) -> None:
         with self._lock:
@@ -206,8 +240,8 @@ class CallbackHandler(Handler):
         self._context.notified(SLOT_FREE, "")
 
 
-def _claims_of(tx: Transaction, pending: Sequence[Pending]) -> list[Claim]:
-    return [claim_of(one, tx.partition) for one in close_all(tx, pending)]
+def _claims_of(tx: Transaction, pending: Sequence[Pending], outages: Mapping[int, Outage]) -> list[Claim]:
+    return [claim_of(one, tx.partition, outages.get(one.deadline_id)) for one in close_all(tx, pending)]
 
 
 def replay(tx: Transaction, received: Received, request: CallbackReplayRequested) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from callback_runner.decide import Decision, GiveUp, Succeed, TryAgain
+from callback_runner.decide import Decision, GiveUp, Heard, Outcome, Raised, Succeed, TryAgain, backoff, heard
 from retrofill.log import get_log
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
@@ -17,16 +17,19 @@ from retrofill_core.contract.deadlines import (
     CallbackSucceeded,
 )
 from retrofill_core.contract.topics import Topic
-from retrofill_core.store import callbacks
+from retrofill_core.domain.target import shown
+from retrofill_core.store import callbacks, receivers
 from retrofill_core.store.callbacks import Callback, Claimed, Pending
 
 log = get_log(__name__)
 _OUTCOMES = {Succeed: "succeeded", GiveUp: "failed", TryAgain: "to_be_repeated"}
 
 
-def record(tx: Transaction, tried: Claimed, decision: Decision) -> bool:
+def record(tx: Transaction, tried: Claimed, decision: Decision, outcome: Outcome) -> bool:
     """Apply ``decision`` under the token. Returns False if another runner has the claim."""
     landed = _apply(tx, tried, decision)
+    if landed and tried.has_receiver:
+        _note_receiver(tx, tried, outcome)
     if landed and not isinstance(decision, TryAgain):
         wake_next(tx, [tried.deadline_id])
     tx.after_commit.append(partial(_log, tried, decision, landed=landed))
@@ -52,6 +55,21 @@ def _apply(tx: Transaction, tried: Claimed, decision: Decision) -> bool:
                 # The shard's owner may be another instance.
                 tx.notify(callbacks.CHANNEL, [tx.partition])
     return landed
+
+
+def _note_receiver(tx: Transaction, tried: Claimed, outcome: Outcome) -> None:
+    """Note whether the receiver is down: then others wait for it. Those that began before say no more than the first."""
+    if heard(outcome) is Heard.UP:
+        tx.notify(callbacks.CHANNEL, receivers.came_up(tx.conn, tried.name))
+    elif heard(outcome) is Heard.DOWN and isinstance(outcome, Raised):
+        error, found = storable(outcome.error), receivers.tries_of(tx.conn, tried.name)
+        if found is None:
+            receivers.went_down(tx.conn, tried.name, error, max(outcome.after_seconds, backoff(1)))
+            return
+        tries, probe = found
+        probed = probe == tried.deadline_id
+        later = max(outcome.after_seconds, backoff(tries + 1) if probed else 0.0)
+        receivers.still_down(tx.conn, tried.name, error, later, tries + probed)
 
 
 def drop(tx: Transaction, pending: Sequence[Pending], reasons: Mapping[int, str]) -> None:
@@ -96,7 +114,7 @@ def _log(tried: Claimed, decision: Decision, *, landed: bool) -> None:
     log.info(
         "callback_tried",
         deadline=tried.deadline_id,
-        callback=tried.name,
+        callback=shown(tried.kind, tried.name),
         kind=tried.kind,
         attempt=tried.attempts,
         outcome=outcome,

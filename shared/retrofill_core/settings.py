@@ -186,8 +186,8 @@ class Settings(BaseSettings):
     callback_max_attempts: int = Field(5, ge=1, description="Failed calls after which a callback fails")
     callback_patience_seconds: float = Field(
         14_400.0,
-        ge=0,
-        description="How long after its event a callback is repeated, beyond these calls, while its webhook or Kafka is away",
+        gt=0,
+        description="How long callbacks wait for a webhook or Kafka that is down",
     )
     callbacks: dict[str, str] = Field(
         default_factory=dict, description="Allow-list of callback functions, as JSON: name = module:function"

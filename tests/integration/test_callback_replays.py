@@ -20,13 +20,13 @@ __all__ = ["callbacks", "cli", "here", "modules", "receiver", "shared"]
 def test_a_failure_is_a_dead_letter_whose_replay_calls_again(
     callbacks: Callbacks, receiver: Receiver, here: None, cli: Any
 ) -> None:
-    url = receiver.answer("/broken", Answer(500, body=b"out of paper"))
+    url = receiver.answer("/broken", Answer(400, body=b"out of paper"))
     id = callbacks.add("webhook", url)
     callbacks.ended(id, "failed")
     (failed,) = callbacks.events(id)
     assert (failed.body["type"], failed.body["attempts"]) == ("CallbackFailed", 2)
     (letter,) = callbacks.letters(id)
-    assert letter.headers["retrofill_reason"] == "the webhook answered 500 Internal Server Error: out of paper"
+    assert letter.headers["retrofill_reason"] == "the webhook answered 400 Bad Request: out of paper"
     assert letter.headers["retrofill_origin_topic"] == Topic.CALLBACK_REQUESTS
     place = f"{letter.partition}:{letter.offset}"
     assert place in [each["place"] for each in cli("dead-letters", "list", "--json").document]

@@ -156,13 +156,25 @@ def test_a_backfill_says_what_its_receivers_have_not_got(
 
     until(arrived, "all are called", lambda: str(shown))
     hooked, called = shown["all"]
-    assert hooked["receiver"] == f"127.0.0.1:{receiver.port}"
+    assert hooked["receiver"] == f"http://127.0.0.1:{receiver.port}/***"
+    assert hooked["down_since"] < hooked["next_call_at"]
+    assert (called["down_since"], called["next_call_at"]) == (None, None)
     assert hooked["last_error"] == "the webhook answered 503 Service Unavailable: down: token=***"
     assert (called["kind"], called["receiver"]) == ("function", "fail")
     assert called["last_error"].endswith("RuntimeError: nobody is on call")
     said = cli("backfill", "show", id).out
-    assert f"callbacks of webhook 127.0.0.1:{receiver.port}: 2 waiting" in said
-    assert "secret" not in said
+    assert f"callbacks of webhook http://127.0.0.1:{receiver.port}/***: 2 waiting" in said
+    assert "it has been down since" in said
+    ids = stack.query("SELECT deadline_id FROM callback WHERE name LIKE '%/secret/path'")
+    listed = cli("callbacks", "list", "--json").document
+    assert sum(each["receiver_down_since"] is not None for each in listed) == len(ids) == 2
+    commands = [("callbacks", "list"), ("pipelines", "show", "undelivered"), ("deadlines", "list")]
+    commands += [("callbacks", "show", str(row["deadline_id"])) for row in ids]
+    for command in commands:
+        for as_json in ((), ("--json",)):
+            out = cli(*command, *as_json).out
+            assert "/secret/path" not in out
+            assert not as_json or f"http://127.0.0.1:{receiver.port}/***" in out
     receiver.answer("/secret/path", Answer(204))
 
 
@@ -211,7 +223,7 @@ def test_hundreds_of_failures_are_few_calls(stack: Installation, receiver: Recei
 def test_one_that_fails_says_what_it_is_about_and_can_be_replayed(
     stack: Installation, receiver: Receiver, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = receiver.answer("/down", Answer(500), Answer(500), Answer(200))
+    url = receiver.answer("/down", Answer(400), Answer(400), Answer(200))
     stack.apply(daily("down", on_backfill_succeeded=[{"callback": {"kind": "webhook", "url": url, "body": "slack"}}]))
     id = ended(stack, "down", "2019-01-01", "2019-01-01")
     (row,) = rows(stack, id)

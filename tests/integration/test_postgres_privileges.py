@@ -32,6 +32,7 @@ deadline_digest    -        -        IU       -        -
 callback           I        IL       I        U        -
 callback_run       -        I        -        -        -
 table_place        -        IU       -        -        -
+receiver           -        -        -        IUD      -
 webhook_off        -        -        -        ID       -
 installation       -        -        -        -        -
 alembic_version    -        -        -        -        -

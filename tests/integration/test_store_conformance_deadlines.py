@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from tests.support.both_stores import BASE, DAY, NOW, START, Both, both, installation
 from tests.support.definitions import alert
 from tests.support.installation import PARTITIONS
@@ -16,7 +16,7 @@ from tests.support.sessions import Step, commit, together
 from retrofill_core.deadlines import inserting as arming
 from retrofill_core.domain.alert import DeadlineAlert
 from retrofill_core.domain.deadline import Arming, DeadlineState, Due, due_at_planning
-from retrofill_core.store import callbacks, deadlines, digests
+from retrofill_core.store import callbacks, deadlines, digests, receivers
 from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
@@ -92,6 +92,49 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
         ("a", commit),
     )
     both.same_tables(t.deadline, t.deadline_digest, t.callback)
+
+
+def test_receivers_that_are_down(both: Both) -> None:
+    """One row each; two runners that see a probe due have one probe."""
+
+    def call(id: int, kind: str, name: str, shard: int = 0) -> callbacks.NewCallback:
+        return callbacks.NewCallback(id, shard, name, kind, {}, {}, {}, "p", NOW)
+
+    calls = [call(1, "webhook", "u"), call(2, "webhook", "u"), call(3, "topic", "t"), call(4, "function", "t")]
+    claim = [{"deadline_id": 1, "token": "t", "attempts": 1}]
+
+    def waiting(conn: Connection) -> list[Any]:
+        return [(w.name, w.deadline_id, w.pipeline, w.probing, w.ready) for w in receivers.waiting(conn, 0)]
+
+    def expired(conn: Connection, patience: float) -> list[Any]:
+        return [(due.deadline_id, outage.last_error) for due, outage in receivers.expired(conn, 0, patience, 5)]
+
+    both.play(
+        *BASE,
+        ("a", lambda conn: callbacks.insert_all(conn, [*calls, call(5, "webhook", "u", 1)])),
+        ("a", lambda conn: (waiting(conn), receivers.tries_of(conn, "u"), receivers.came_up(conn, "u"))),
+        *[
+            ("a", partial(receivers.went_down, name=name, error="503", after_seconds=0.0))
+            for name in ("u", "u", "t", "x")
+        ],
+        ("a", lambda conn: [each.deadline_id for each in callbacks.due(conn, 0, [], 9, [], ["u", "t"])]),
+        ("a", lambda conn: (waiting(conn), receivers.tries_of(conn, "u"), receivers.lock_to_probe(conn, ["t", "u"]))),
+        ("a", commit),
+        ("a", lambda conn: receivers.lock_to_probe(conn, ["u"])),
+        ("b", lambda conn: receivers.lock_to_probe(conn, ["t", "u"])),
+        ("a", lambda conn: callbacks.claim(conn, claim, 9.0)),
+        ("a", lambda conn: receivers.probe(conn, {"u": 1})),
+        ("a", commit),
+        ("b", commit),
+        ("b", lambda conn: (waiting(conn), receivers.lock_to_probe(conn, ["u"]), receivers.tries_of(conn, "u"))),
+        ("b", lambda conn: callbacks.try_again(conn, 1, "t", "503", 60.0, 0)),
+        ("b", lambda conn: receivers.still_down(conn, "u", "504", 30.0, 2)),
+        ("b", lambda conn: (waiting(conn), receivers.tries_of(conn, "u"))),
+        ("b", lambda conn: (expired(conn, 3600.0), expired(conn, -60.0))),
+        ("b", lambda conn: (receivers.came_up(conn, "u"), receivers.came_up(conn, "u"), waiting(conn))),
+        ("b", lambda conn: sorted(each.deadline_id for each in callbacks.due(conn, 0, [], 9))),
+        ("b", commit),
+    )
 
 
 def test_deadlines_of_a_plan(both: Both) -> None:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
+# Longer than any call may take.
+HANGING_SECONDS = 60.0
+
+
 class SimulatedTry:
     """One callback attempt."""
 
@@ -42,8 +46,9 @@ class SimulatedTry:
             return
         self.begun = True
         world.called(self._claim)
-        scheduler.wait(object(), scheduler.random.random() * world.call_seconds)
-        away = self._claim.has_receiver and scheduler.now < world.receivers_back_at
+        hangs = world.receivers_hang and self._claim.has_receiver and scheduler.now < world.receivers_back_at
+        scheduler.wait(object(), HANGING_SECONDS if hangs else scheduler.random.random() * world.call_seconds)
+        away = hangs or (self._claim.has_receiver and scheduler.now < world.receivers_back_at)
         fails = away or scheduler.random.random() < world.failing_calls
         if not fails:
             world.done(self._claim)

@@ -95,6 +95,7 @@ class World:
         self.crashes: list[tuple[str, float]] = []
         self.calling: list[Process] = []  # callback runners, once per call in progress
         self.receivers_back_at = 0.0  # until then no webhook arrives
+        self.receivers_hang = seed % 3 == 0  # they answer nothing, instead of an error
         self.failing: set[tuple[str, Any]] = set()  # (pipeline, interval start) that fails
         self.refusing: set[tuple[str, Any]] = set()  # those of which the table refuses the output for ever
         self.put_off = 0.0  # how often a table cannot be published now

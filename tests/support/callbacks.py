@@ -42,7 +42,7 @@ def hang(folder, name):
 SETTINGS = {
     "RETROFILL_CALLBACKS": json.dumps({name: f"their_functions:{name}" for name in ("save", "fail", "hang")}),
     "RETROFILL_CALLBACK_MAX_ATTEMPTS": "2",
-    "RETROFILL_CALLBACK_PATIENCE_SECONDS": "0",
+    "RETROFILL_CALLBACK_PATIENCE_SECONDS": "600",
     "RETROFILL_CALLBACK_SLOTS": "4",
     "RETROFILL_WEBHOOK_SECRETS": json.dumps({"default": [NEW, OLD], "other": [OTHER]}),
     "RETROFILL_PAGERDUTY_KEYS": json.dumps({"data": PAGERDUTY_KEY}),

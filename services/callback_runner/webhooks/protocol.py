@@ -18,6 +18,8 @@ from callback_runner.interruptible import Permit
 from callback_runner.webhooks.addresses import Refused
 from callback_runner.webhooks.bodies import ready_made
 from callback_runner.webhooks.sender import Answer, NotConnected, Sender
+from retrofill.masking import MASK
+from retrofill_core.domain.target import shown
 
 Secrets = Mapping[str, Sequence[SecretStr]]
 # The longest ``Retry-After`` that is honored.
@@ -110,10 +112,15 @@ def _status(status: int) -> str:
         return str(status)
 
 
+def _shown(location: str) -> str:
+    """A ``Location``, which may repeat a secret address."""
+    return shown("webhook", location) if "://" in location else MASK
+
+
 def _said(answer: Answer) -> str:
     if 300 <= answer.status < 400:
-        return (
-            f", a redirect to {answer.headers.get('location', 'nowhere')[:BODY_CHARACTERS]}; redirects are not followed"
-        )
+        to = answer.headers.get("location")
+        where = "nowhere" if to is None else _shown(to)[:BODY_CHARACTERS]
+        return f", a redirect to {where}; redirects are not followed"
     body = answer.body.decode("utf-8", "replace").strip()[:BODY_CHARACTERS]
     return f": {body}" if body else ""

@@ -62,6 +62,8 @@ class Sender:
         parts = httpx.URL(url)  # encodes international host names as ASCII, as in the check of the alert
         target = httpcore.URL(scheme=parts.raw_scheme, host=parts.raw_host, port=parts.port, target=parts.raw_path)
         host, port = parts.raw_host.decode("ascii"), parts.port or _PORTS[parts.scheme]
+        # httpcore would write an IPv6 address without its brackets.
+        headers = {"host": parts.netloc.decode("ascii"), **headers}
         addresses = self._addresses(host, port)
         first = (attempt - 1) % len(addresses) if addresses else 0
         problem: NotConnected | None = None

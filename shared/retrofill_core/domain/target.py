@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, HttpUrl, TypeAdapter, ValidationError, model_validator
 
+from retrofill.masking import MASK
 from retrofill.sdk.names import Body
 from retrofill_core.domain.data import Data, Name
 
@@ -95,6 +96,15 @@ def check_url(url: str) -> None:
         )
     if not url.isprintable() or " " in url:
         raise ValueError(f"invalid URL {url!r}: percent-encode spaces and unprintable characters")
+
+
+def shown(kind: str, name: str) -> str:
+    """How people and logs see a target: of a webhook's address only the host, because the rest may be a secret."""
+    if kind != "webhook":
+        return name
+    scheme, _, address = name.partition("://")
+    login_and_host, *rest = re.split("[/?#]", address, maxsplit=1)
+    return f"{scheme}://{login_and_host.rpartition('@')[2]}" + (f"/{MASK}" if any(rest) else "")
 
 
 def _named(value: Any) -> Any:

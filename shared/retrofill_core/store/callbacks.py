@@ -126,6 +126,7 @@ class Pending(Callback):
     collects: bool
     off_since: datetime | None
     newer: int | None
+    due_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,10 +176,11 @@ def _behind() -> ColumnElement[bool]:
 
 _BEHIND = _behind()
 _PIPELINES = _pipelines()
+WAITS = in_state(callback, S.PENDING) & (_c.shard == _SHARD) & _NOT_SET_ASIDE & ~_BEHIND
+CALLS_A_FUNCTION = _c.kind == constant("function")
 _PENDING = (
     select(_c.deadline_id, _c.pipeline, _c.next_try_at)
-    .where(_c.shard == _SHARD, in_state(callback, S.PENDING), _c.pipeline == _PIPELINES.c.pipeline, _NOT_SET_ASIDE)
-    .where(~_BEHIND)
+    .where(_c.pipeline == _PIPELINES.c.pipeline, CALLS_A_FUNCTION | none_of(_c.name, "down"), WAITS)
     .order_by(_c.next_try_at)
 )
 _OF_OTHERS = _PIPELINES.c.pipeline.is_not(None) & none_of(_PIPELINES.c.pipeline, "excluding")
@@ -193,9 +195,14 @@ _NEXT_TRY = select(func.min(_NEXT.c.next_try_at)).select_from(_PIPELINES.join(_N
 
 
 def due(
-    conn: Connection, shard: int, excluding: Collection[str], of_each: int, set_aside: Collection[int] = ()
+    conn: Connection,
+    shard: int,
+    excluding: Collection[str],
+    of_each: int,
+    set_aside: Collection[int] = (),
+    down: Collection[str] = (),
 ) -> list[Due]:
-    """The shard's due callbacks, up to ``of_each`` per pipeline, except pipelines ``excluding``.
+    """The shard's due callbacks, up to ``of_each`` per pipeline, except pipelines ``excluding`` and receivers ``down``.
 
     Rows with an id in ``set_aside`` are skipped, as in the functions below.
     Finding a pipeline takes one index probe,
@@ -206,15 +213,21 @@ def due(
         "excluding": list(excluding),
         "of_each": of_each,
         "set_aside": sorted(set_aside),
+        "down": sorted(down),
     }
     return [Due(*row) for row in conn.execute(_DUE, parameters)]
 
 
 def next_try(
-    conn: Connection, shard: int, excluding: Collection[str], set_aside: Collection[int] = ()
+    conn: Connection,
+    shard: int,
+    excluding: Collection[str],
+    set_aside: Collection[int] = (),
+    down: Collection[str] = (),
 ) -> datetime | None:
-    """When the next callback of the shard is due, except those of the pipelines ``excluding``."""
-    parameters = {"shard": shard, "excluding": list(excluding), "set_aside": sorted(set_aside)}
+    """When the next callback of the shard is due, except those of the pipelines ``excluding`` and receivers ``down``."""
+    given = {"excluding": list(excluding), "set_aside": sorted(set_aside), "down": sorted(down)}
+    parameters = {"shard": shard, **given}
     moment: datetime | None = conn.execute(_NEXT_TRY, parameters).scalar()
     return moment
 
@@ -246,7 +259,10 @@ _OPEN = (
     .with_for_update(key_share=True, skip_locked=True)
 )
 _END_WINDOW = (
-    update(callback).where(one_of(_c.deadline_id, "ids"), _c.collects).values(next_try_at=_NOW).returning(_c.shard)
+    update(callback)
+    .where(one_of(_c.deadline_id, "ids"), _c.collects)
+    .values(next_try_at=_NOW, due_at=_NOW)
+    .returning(_c.shard)
 )
 
 
@@ -280,7 +296,8 @@ _NEWER = (
     .scalar_subquery()
 )
 _LOCK_PENDING = (
-    select(*_CALL, _c.kwargs, _c.event, _c.collects, webhook_off.c.since.label("off_since"), _NEWER.label("newer"))
+    select(*_CALL, _c.kwargs, _c.event, _c.collects, _c.due_at)
+    .add_columns(webhook_off.c.since.label("off_since"), _NEWER.label("newer"))
     .join_from(callback, webhook_off, (webhook_off.c.url == _c.name) & (_c.kind == constant("webhook")), isouter=True)
     .where(one_of(_c.deadline_id, "ids"), in_state(callback, S.PENDING), ~_BEHIND)
     .order_by(func.array_position(bindparam("ids", type_=ARRAY(BigInteger)), _c.deadline_id))
@@ -398,7 +415,8 @@ def replay(conn: Connection, deadline_id: int) -> Callback | None:
     address that is switched off.
     """
     marked = Plus({"replayed": True})
-    values = {"attempts": 0, "runners_lost": 0, "next_try_at": FromNow(), "finished_at": None, "options": marked}
+    fresh = {"attempts": 0, "runners_lost": 0, "next_try_at": FromNow(), "due_at": FromNow(), "finished_at": None}
+    values = {**fresh, "options": marked}
     if not transition(
         conn, MACHINE, callback, S.PENDING, [{"deadline_id": deadline_id}], from_states=[S.FAILED], values=values
     ):
@@ -444,7 +462,9 @@ _NEW = Arrays(
     order_key=Text,
 )
 _COLUMNS = tuple(_NEW.c.keys())
-_INSERT = insert(callback).from_select([*_COLUMNS, "state"], select(*_NEW.c, constant(S.PENDING)))
+_INSERT = insert(callback).from_select(
+    [*_COLUMNS, "state", "due_at"], select(*_NEW.c, constant(S.PENDING), _NEW.c.next_try_at)
+)
 
 
 def insert_all(conn: Connection, new: Sequence[NewCallback]) -> None:

@@ -53,6 +53,7 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     CALLBACK_RUNNER.name: {
         "callback": ("UPDATE",),
+        "receiver": ("INSERT", "UPDATE", "DELETE"),
         "webhook_off": ("INSERT", "DELETE"),
     },
 }

@@ -12,6 +12,7 @@ from retrofill_core.contract.base import MAX_INT, Message
 from retrofill_core.contract.deadlines import CallbackReplayed, CallbackReplayRequested
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.callback import CallbackState
+from retrofill_core.domain.target import shown
 from retrofill_core.settings import Settings
 from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
 from retrofill_tools.cli.output import print_facts, print_json, print_table, print_text
@@ -34,8 +35,9 @@ def list_(
     with reading(load_settings()) as conn:
         found = find_callbacks(conn, {"state": state, "pipeline": pipeline, "backfill_id": backfill}, limit)
     if as_json:
-        return print_json(found)
-    return print_table(
+        print_json(found)
+        return
+    print_table(
         ["id", "callback", "pipeline", "called on", "state", "calls", "last error"],
         [
             [
@@ -52,6 +54,10 @@ def list_(
         empty="no callbacks",
         keep=["id", "state", "calls"],
     )
+    for since, name in sorted({(row.receiver_down_since, row.name) for row in found if row.receiver_down_since}):
+        print_text(
+            f"{name} has been down since {since:%Y-%m-%d %H:%M:%S} UTC: what waits for it is called once it is back"
+        )
 
 
 @group.command()
@@ -84,7 +90,8 @@ def _print_callback(row: FullCallback, collects: bool) -> None:
             "state": row.state,
             "calls": row.attempts,
             "runners lost": row.runners_lost or None,
-            "next call (UTC)": row.next_try_at if waits else None,
+            "next call (UTC)": row.next_try_at if waits and row.receiver_down_since is None else None,
+            "waits for its receiver, down since (UTC)": row.receiver_down_since,
             "ended (UTC)": row.finished_at,
             "at most once": "yes" if row.options.get("at_most_once") else None,
             "secret": row.options.get("secret"),
@@ -150,7 +157,7 @@ def _replay(settings: Settings, id: int, force: bool, seconds: float, silent: bo
     request = CallbackReplayRequested(deadline_id=id, force=force)
     answer = ask(settings, Topic.CALLBACK_REQUESTS, str(id), request, seconds)
     if isinstance(answer, CallbackReplayed) and not silent:
-        print_text(f"callback {id}: {answer.callback} is called again")
+        print_text(f"callback {id}: {shown(answer.kind, answer.callback)} is called again")
     return answer
 
 

@@ -25,7 +25,7 @@ from retrofill_core.contract.topics import Topic, is_own
 from retrofill_core.domain.batch_size import target_seconds
 from retrofill_core.domain.environment import PackedEnvironment
 from retrofill_core.domain.pipeline import PipelineDefinition
-from retrofill_core.domain.target import FunctionCall, Target, TopicMessage, WebhookCall
+from retrofill_core.domain.target import FunctionCall, Target, TopicMessage, WebhookCall, shown
 from retrofill_core.driver_package import inspecting
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import CannotArchive, archive_of
@@ -242,7 +242,12 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
         print_table(
             ["deadline", "counts from", "seconds", "callback"],
             [
-                [d.name, d.reference, cell(f"{d.interval_seconds:g}"), None if d.callback is None else d.callback.label]
+                [
+                    d.name,
+                    d.reference,
+                    cell(f"{d.interval_seconds:g}"),
+                    None if d.callback is None else _seen(d.callback),
+                ]
                 for d in definition.deadlines
             ],
             empty="",
@@ -252,9 +257,13 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
         print_text("")
         print_table(
             ["called on", "kind", "callback"],
-            [[f"on_{occasion}", rule.callback.kind, rule.callback.label] for occasion, rule in called],
+            [[f"on_{occasion}", rule.callback.kind, _seen(rule.callback)] for occasion, rule in called],
             empty="",
         )
+
+
+def _seen(target: Target) -> str:
+    return shown(target.kind, target.label)
 
 
 def ship(settings: Settings, source: Source, include: Sequence[Path]) -> list[PipelineDefinition]:

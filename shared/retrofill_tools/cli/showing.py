@@ -146,6 +146,9 @@ def _print_undelivered(facts: FullBackfill) -> None:
         print_text("")
         number = counts({"waiting": each.waiting, "failed": each.failed})
         print_text(f"callbacks of {each.kind} {each.receiver}: {number}, since {moment(each.since, 'UTC')} UTC")
+        if each.down_since is not None and each.next_call_at is not None:
+            since, at = moment(each.down_since, "UTC"), moment(each.next_call_at, "UTC")
+            print_text(f"  it has been down since {since} UTC, and is called again at {at} UTC")
         if each.last_error:
             print_text(f"  last error: {' '.join(each.last_error.split())[:500]}")
         print_text(f"  retrofill callbacks list --backfill {facts.id}")

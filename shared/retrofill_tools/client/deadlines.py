@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
 from sqlalchemy import ARRAY, ColumnElement, Connection, Select, Text, func, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
@@ -14,7 +13,8 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from retrofill.masking import masked
 from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.deadline import DeadlineState
-from retrofill_core.store.tables import callback, deadline, run, webhook_off
+from retrofill_core.domain.target import shown
+from retrofill_core.store.tables import callback, deadline, receiver, run, webhook_off
 from retrofill_tools.client.documents import names
 
 
@@ -53,7 +53,10 @@ class CalledDeadline(Deadline):
 
 @dataclass(frozen=True)
 class Callback:
-    """What is called for a missed deadline, or on an ``occasion`` of a backfill."""
+    """What is called for a missed deadline, or on an ``occasion`` of a backfill.
+
+    ``name``: of a webhook's address only the host. ``receiver_down_since``: it waits for a receiver that is down.
+    """
 
     deadline_id: int
     name: str
@@ -70,6 +73,7 @@ class Callback:
     pipeline: str
     backfill_id: str | None
     run_id: int | None
+    receiver_down_since: datetime | None
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,8 @@ class FullCallback(Callback):
 class Undelivered:
     """Callbacks about one backfill that a receiver has not got: ``waiting`` are called again, ``failed`` are not.
 
-    ``receiver``: a webhook's host only, because the rest of its address may be a secret. ``since``: when the first of them
-    happened.
+    ``since``: when the first of them happened. ``down_since``: of a receiver that is known to be down, of which the next
+    call is at ``next_call_at``.
     """
 
     kind: str
@@ -95,9 +99,18 @@ class Undelivered:
     waiting: int
     failed: int
     since: datetime
+    down_since: datetime | None
+    next_call_at: datetime | None
     last_error: str | None
 
 
+_IS_DOWN = (
+    (receiver.c.name == callback.c.name)
+    & (callback.c.kind != "function")
+    & callback.c.state.in_([CallbackState.PENDING, CallbackState.RUNNING])
+)
+_Found = TypeVar("_Found", bound=Deadline)
+_Called = TypeVar("_Called", bound=Callback)
 _OF_DEADLINE: dict[str, ColumnElement[Any]] = {
     **{column.name: column for column in deadline.c},
     "interval_start": run.c.interval_start,
@@ -111,6 +124,7 @@ _OF_CALLBACK: dict[str, ColumnElement[Any]] = {
     **{column.name: column for column in callback.c},
     **{name: deadline.c[name] for name in ("alert", "run_id")},
     **{name: func.coalesce(deadline.c[name], callback.c[name]) for name in ("pipeline", "backfill_id")},
+    "receiver_down_since": receiver.c.down_since,
     "switched_off_at": webhook_off.c.since,
 }
 
@@ -126,25 +140,44 @@ def find_deadlines(
         soon = func.clock_timestamp() + due_within
         found = found.where(deadline.c.state == DeadlineState.ARMED, deadline.c.due_at <= soon)
         found = found.order_by(deadline.c.due_at, deadline.c.id)
-    return [Deadline(*row) for row in conn.execute(found)]
+    return [_of_deadline(Deadline(*row[:-1]), row[-1]) for row in conn.execute(found)]
 
 
 def find_deadline(conn: Connection, id: int) -> CalledDeadline | None:
     called = callback.c.deadline_id == func.coalesce(deadline.c.digest_id, deadline.c.id)
     found = _deadlines(CalledDeadline).outerjoin(callback, called).where(deadline.c.id == id)
     row = conn.execute(found).first()
-    return None if row is None else CalledDeadline(*row)
+    return None if row is None else _of_deadline(CalledDeadline(*row[:-1]), row[-1])
+
+
+def _of_deadline(one: _Found, kind: str) -> _Found:
+    """A deadline as people see it."""
+    if one.callback is None:
+        return one
+    return replace(one, callback=shown(kind, one.callback))
 
 
 def _deadlines(kind: type[Deadline]) -> Select[Any]:
+    """The fields, then the kind of the callback."""
     columns = (_OF_DEADLINE[name].label(name) for name in names(kind))
-    return select(*columns).outerjoin_from(deadline, run, run.c.id == deadline.c.run_id)
+    return select(*columns, deadline.c.callback_kind).outerjoin_from(deadline, run, run.c.id == deadline.c.run_id)
 
 
 def find_callbacks(conn: Connection, filters: Mapping[str, str | int | None], limit: int) -> list[Callback]:
     """Callbacks, newest first."""
     found = _where(_callbacks(*names(Callback)), _OF_CALLBACK, filters)
-    return [Callback(*row) for row in conn.execute(found.order_by(callback.c.deadline_id.desc()).limit(limit))]
+    rows = conn.execute(found.order_by(callback.c.deadline_id.desc()).limit(limit))
+    return [_without_address(Callback(*row)) for row in rows]
+
+
+def _without_address(one: _Called) -> _Called:
+    """A callback as people see it."""
+    name = shown(one.kind, one.name)
+    error = None if one.last_error is None else masked(one.last_error.replace(one.name, name))
+    seen = replace(one, name=name, last_error=error)
+    if isinstance(seen, FullCallback) and "callback" in seen.event:
+        return replace(seen, event={**seen.event, "callback": name})
+    return seen
 
 
 def find_callback(conn: Connection, id: int) -> tuple[FullCallback, bool] | None:
@@ -152,7 +185,7 @@ def find_callback(conn: Connection, id: int) -> tuple[FullCallback, bool] | None
     off = (webhook_off.c.url == callback.c.name) & (callback.c.kind == "webhook")
     found = _callbacks(*names(FullCallback), "collects").outerjoin(webhook_off, off)
     row = conn.execute(found.where(callback.c.deadline_id == id)).first()
-    return None if row is None else (FullCallback(*row[:-1]), row[-1])
+    return None if row is None else (_without_address(FullCallback(*row[:-1])), row[-1])
 
 
 def undelivered(conn: Connection, backfill_id: str) -> list[Undelivered]:
@@ -168,17 +201,19 @@ def undelivered(conn: Connection, backfill_id: str) -> list[Undelivered]:
     errors = func.array_agg(aggregate_order_by(c.last_error, c.next_try_at.desc()), type_=ARRAY(Text))
     last = errors.filter(c.last_error.is_not(None))
     found = (
-        select(c.kind, c.name, func.count().filter(waiting), func.count().filter(failed), func.min(c.made_at), last)
+        select(c.kind, c.name, func.count().filter(waiting), func.count().filter(failed), func.min(c.made_at))
+        .add_columns(func.min(receiver.c.down_since), func.min(receiver.c.next_probe_at), last)
         .join_from(callback, mine, c.deadline_id == mine.c.deadline_id)
+        .outerjoin(receiver, _IS_DOWN)
         .where(waiting | failed)
         .group_by(c.kind, c.name)
         .order_by(func.min(c.made_at))
     )
     result: list[Undelivered] = []
-    for kind, name, waits, failures, since, said_last in conn.execute(found):
-        receiver = urlsplit(name).netloc if kind == "webhook" else name
-        said = masked(said_last[0].replace(name, receiver)) if said_last else None
-        result.append(Undelivered(kind, receiver, waits, failures, since, said))
+    for kind, name, waits, failures, since, down_since, next_call_at, said_last in conn.execute(found):
+        seen = shown(kind, name)
+        said = masked(said_last[0].replace(name, seen)) if said_last else None
+        result.append(Undelivered(kind, seen, waits, failures, since, down_since, next_call_at, said))
     return result
 
 
@@ -190,7 +225,8 @@ def failed_callbacks(conn: Connection, pipeline: str | None) -> list[int]:
 
 def _callbacks(*wanted: str) -> Select[Any]:
     columns = (_OF_CALLBACK[name].label(name) for name in wanted)
-    return select(*columns).outerjoin_from(callback, deadline, deadline.c.id == callback.c.deadline_id)
+    found = select(*columns).outerjoin_from(callback, deadline, deadline.c.id == callback.c.deadline_id)
+    return found.outerjoin(receiver, _IS_DOWN) if "receiver_down_since" in wanted else found
 
 
 def _where(

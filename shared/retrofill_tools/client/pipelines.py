@@ -12,8 +12,10 @@ from sqlalchemy import Connection, func, select
 from retrofill.errors import NotThere
 from retrofill.masking import masked_conf
 from retrofill.sdk.names import DEFAULT_POOL
+from retrofill_core.domain.callback import Occasion
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import unknown_pipeline
+from retrofill_core.domain.target import shown
 from retrofill_core.store import pipelines as stored_pipelines
 from retrofill_core.store.pipelines import StoredPipeline
 from retrofill_core.store.tables import backfill, pipeline
@@ -114,8 +116,12 @@ def last_applied_at(conn: Connection, name: str) -> datetime:
 
 
 def pipeline_as_json(definition: PipelineDefinition, applied_at: datetime) -> dict[str, Any]:
-    """A definition with secrets in Spark settings masked, and when it was applied."""
+    """A definition with secrets in Spark settings and addresses of webhooks masked, and when it was applied."""
     data = definition.as_json()
+    for called in (*data["deadlines"], *(rule for occasion in Occasion for rule in data.get(f"on_{occasion}", ()))):
+        target = called["callback"]
+        if target is not None and target["kind"] == "webhook":
+            target["url"] = shown("webhook", target["url"])
     for task in data["tasks"]:
         if task["submit"] is not None:
             task["submit"]["conf"] = masked_conf(task["submit"]["conf"])

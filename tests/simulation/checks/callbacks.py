@@ -24,14 +24,28 @@ class Callbacks(Check):
         self.claimed_by: dict[str, str] = {}
         # Claims that ended early because the database clock jumped. Their runners cannot know.
         self.ended_early: set[str] = set()
+        # Receivers that are known to be down: the number of the outage, and when that was committed.
+        self.down: dict[str, tuple[int, float]] = {}
+        self.outages = 0
+        # Claims that began while that was known, by token.
+        self.under_outage: dict[str, int] = {}
 
     def committed(self, tx: Tx) -> None:
         """Check every change of a claim."""
         for old, new in changed(tx, "callback"):
             if new is not None and new["token"] is not None and (old is None or old["token"] != new["token"]):
                 self.claimed_by[new["token"]] = tx.who
+                if new["kind"] != "function" and new["name"] in self.down and self.down[new["name"]][1] < tx.began:
+                    self.under_outage[new["token"]] = self.down[new["name"]][0]
             if old is not None and old["token"] is not None and (new is None or new["token"] != old["token"]):
                 self._claim_ended(tx, old, new)
+
+        for old, new in changed(tx, "receiver"):
+            if old is None and new is not None:
+                self.outages += 1
+                self.down[new["name"]] = (self.outages, self.world.scheduler.now)
+            elif new is None and old is not None:
+                del self.down[old["name"]]
 
     def _claim_ended(self, tx: Tx, old: Values, new: Values | None) -> None:
         """A claim may be ended by its runner, or by any runner once its lease is over."""
@@ -58,8 +72,26 @@ class Callbacks(Check):
             first = [each for each in waits if each["state"] == "pending" and _is_newer(row, each)]
             first += [each for each in others if each["state"] == "running"]
             self.require(not first, lambda: f"called before others of its order: {row}, {first}")
+        self._probes(claim, row)
         most = self.world.settings.callback_max_attempts
         self.require(calls <= most or claim.has_receiver, lambda: f"called {calls} times, at most {most}: {row}")
+
+    def _probes(self, claim: Claim, row: Values) -> None:
+        """A receiver that is known to be down gets one call at a time."""
+        outage = self.under_outage.get(claim.token)
+        if outage is None or claim.token in self.ended_early or self.down.get(claim.name, (0,))[0] != outage:
+            return
+        probe = self.row("receiver", "name", claim.name)["probe_id"]
+        self.require(probe == claim.deadline_id, lambda: f"called though {probe} probes its receiver: {row}")
+        others = [
+            each
+            for each in self.rows("callback")
+            if each["token"] not in (None, claim.token) and self.under_outage.get(each["token"]) == outage
+        ]
+        self.require(
+            all(each["lease_until"] <= self.database.now() for each in others),
+            lambda: f"two calls probe one receiver: {row}, {others}",
+        )
 
     def _of_one_order(self, row: Values) -> list[Values]:
         """The other callbacks of its receiver about its backfill."""

@@ -150,6 +150,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             watching.callbacks_without_leases,
             watching.callbacks_without_tokens,
             watching.any_order,
+            watching.all_call_a_receiver_that_is_down,
             watching.everything_is_dropped,
         ),
     ),

@@ -16,7 +16,7 @@ from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState, Occasion
 from retrofill_core.domain.deadline import DeadlineState, Verdict, judge
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import callbacks, deadlines, listed
+from retrofill_core.store import callbacks, deadlines, listed, receivers
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.tables import callback, deadline
 from run_starter.reports.steps import End, Requeue
@@ -118,6 +118,11 @@ def any_order(patch: Patch) -> None:
 def everything_is_dropped(patch: Patch) -> None:
     """A callback that nothing newer follows is dropped, too, if its runs were collected."""
     patch(callback_runner.collected, "why_dropped", lambda one: "too late" if one.occasion == "run_failed" else None)
+
+
+def all_call_a_receiver_that_is_down(patch: Patch) -> None:
+    """Callbacks do not wait for the one that probes their receiver."""
+    patch(receivers, "waiting", lambda *_: [])
 
 
 def failures_join_without_a_lock(patch: Patch) -> None:

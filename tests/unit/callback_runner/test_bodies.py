@@ -2,6 +2,7 @@
 
 import json
 import math
+from datetime import UTC, datetime
 
 import pytest
 from pydantic import SecretStr
@@ -39,6 +40,7 @@ def claim(type, body="slack", **more):
         "runners_lost": 0,
         "token": "t",
         "off_since": None,
+        "due_at": datetime(2024, 3, 1, 12, tzinfo=UTC),
         "occasion": "run_failed" if listed else None,
         "backfill_id": event.get("backfill_id") if listed else None,
         **more,

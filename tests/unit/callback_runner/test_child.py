@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,11 @@ def hang(path):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     pathlib.Path(path).write_text(f"{os.getpid()} {child.pid}")
     time.sleep(60)
+
+def work_until(path, begun):
+    pathlib.Path(begun).write_text(str(os.getpid()))
+    while not os.path.exists(path):
+        time.sleep(0.01)
 
 def leave_something_behind(path):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -144,6 +150,7 @@ def claimed(kwargs):
         kwargs=kwargs,
         event={},
         off_since=None,
+        due_at=datetime.now(UTC),
     )
 
 
@@ -272,12 +279,16 @@ def test_a_call_whose_claim_is_not_renewed_ends_itself(call, tmp_path):
 
 
 def test_a_call_whose_claim_is_renewed_goes_on(call, tmp_path):
-    path = tmp_path / "pids"
-    child = call("hang", lease_seconds=2.0, path=str(path))
-    pids_of(path)
-    for _ in range(8):
-        assert not child.wait(0.4)
-        child.lease_renewed(time.monotonic() + 2.0)
+    """It returns after the leases that it was given at first, however late it is told of the last one."""
+    enough, begun = tmp_path / "enough", tmp_path / "begun"
+    leases = [time.monotonic() + seconds for seconds in (2.0, 2.5, 600.0)]
+    child = call("work_until", lease_seconds=2.0, path=str(enough), begun=str(begun))
+    for alive_until in leases:
+        child.lease_renewed(alive_until)
+    pids_of(begun)
+    until(lambda: time.monotonic() > leases[1], "its first leases are over")
+    enough.touch()
+    assert result(child) is None
 
 
 @pytest.mark.parametrize("manner", MANNERS)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select, update
 from tests.support.both_stores import BASE, NOW
 from tests.support.sessions import MemoryStore, commit
 
-from callback_runner.decide import GiveUp, Succeed, TryAgain
+from callback_runner.decide import GiveUp, Impossible, Outcome, Succeed, TryAgain
 from callback_runner.handler import CALLBACKS, CallbackHandler, replay
 from callback_runner.record import record
 from retrofill_core.bus.envelope import Record
@@ -82,10 +82,12 @@ class Runner:
     def row(self, id: int) -> Any:
         return self.conn.execute(select(callback).where(callback.c.deadline_id == id)).mappings().one()
 
-    def end(self, id: int, decision: Succeed | GiveUp | TryAgain) -> None:
+    def end(self, id: int, decision: Succeed | GiveUp | TryAgain, outcome: Outcome | None = None) -> None:
         row = self.row(id)
         given = {name: row[name] for name in Claimed.__dataclass_fields__}
-        self.transaction(lambda tx: record(tx, Claimed(**given), decision))
+        # An outcome that says nothing about the receiver.
+        outcome = outcome or Impossible("")
+        self.transaction(lambda tx: record(tx, Claimed(**given), decision, outcome))
 
     def replay(self, id: int, *, force: bool = False) -> str:
         """The type of the reply."""

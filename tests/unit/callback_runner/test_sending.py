@@ -76,6 +76,36 @@ def test_a_name_is_resolved_once_and_the_checked_address_is_called(receiver):
     assert request.path == "/x?y=%C3%A4"
 
 
+@pytest.mark.parametrize(
+    ("host", "address", "expected"),
+    [
+        ("[::1]", "::1", "[::1]"),
+        ("[0:0:0:0:0:0:0:1]", "::1", "[0:0:0:0:0:0:0:1]"),
+        ("B\u00dcCHER.example", "::1", "xn--bcher-kva.example"),
+        ("hooks.example.", "127.0.0.1", "hooks.example."),
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+    ],
+)
+def test_the_host_is_named_as_http_wants_it(host, address, expected):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as server:
+        server.bind((address, 0))
+        server.listen()
+        heard = []
+
+        def talk(connection):
+            heard.append(connection.recv(65536))
+            connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+        serve(server, talk)
+        number = server.getsockname()[1]
+        allowed = Allowed(["127.0.0.1", "::1"])
+        url = f"http://{host}:{number}/hook"
+        assert post(sender(allowed, Resolver(address)), url, permit()).status == 204
+    (said,) = heard
+    assert f"\r\nhost: {expected}:{number}\r\n".encode() in said.lower()
+
+
 def test_a_name_with_a_private_address_is_refused(receiver):
     allowed = permit()
     with pytest.raises(Refused, match=r"hooks\.example has the address 127\.0\.0\.1"):

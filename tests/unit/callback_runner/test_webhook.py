@@ -33,6 +33,7 @@ def claim(**more):
         "runners_lost": 0,
         "token": "t",
         "off_since": None,
+        "due_at": datetime(2024, 3, 1, 12, tzinfo=UTC),
         **more,
     }
     return Claim(**given)

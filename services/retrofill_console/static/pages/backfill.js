@@ -3,7 +3,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { counts, duration, instant, moment, number, plural, range } from "../lib/format.js";
 import { useData, useFocus, useTitle } from "../lib/hooks.js";
-import { Badge, Facts, Fault, Loaded, Moment, Notice, Progress, Section, Table, Trouble, gist } from "../parts/parts.js";
+import { Badge, Brief, Facts, Fault, Loaded, Moment, Notice, Progress, Section, Table, Trouble, gist } from "../parts/parts.js";
 import { Actions } from "./backfill-actions.js";
 import { Intervals } from "./intervals.js";
 
@@ -34,6 +34,7 @@ export function Backfill({ id }) {
       <${Failures} facts=${facts} />
       <${Suspects} facts=${facts} />
       <${Attempts} facts=${facts} />
+      <${Undelivered} facts=${facts} />
       <${Settings} facts=${facts} />`}
     <//>`;
 }
@@ -95,6 +96,22 @@ function Suspects({ facts }) {
         { title: "Run", of: (run) => html`<a href=${`/runs/${run.id}`}>${moment(run.interval_start, facts.timezone)}</a>` },
         { title: "State", of: (run) => html`<${Badge} state=${run.state} />` },
         { title: "Why", of: (run) => run.losses.map((loss) => loss.reason).join("; ") },
+      ]} />
+    <//>`;
+}
+
+function Undelivered({ facts }) {
+  if (facts.undelivered.length === 0) return null;
+  return html`
+    <${Section} title="Callbacks that have not arrived">
+      <${Table} label="Callbacks that have not arrived" rows=${facts.undelivered} keyOf=${(each) => `${each.kind} ${each.receiver} ${each.since}`} columns=${[
+        { title: "Receiver", of: (each) => html`<strong>${each.receiver}</strong> <span class="muted">${each.kind}</span>` },
+        { title: "Waiting", kind: "number", of: (each) => number(each.waiting) },
+        { title: "Failed", kind: "number", of: (each) => number(each.failed) },
+        { title: "Since (UTC)", of: (each) => html`<${Moment} at=${each.since} />` },
+        { title: "Down since (UTC)", of: (each) => html`<${Moment} at=${each.down_since} />` },
+        { title: "Called next (UTC)", of: (each) => html`<${Moment} at=${each.next_call_at} />` },
+        { title: "Last error", kind: "long", of: (each) => html`<${Brief} text=${each.last_error} />` },
       ]} />
     <//>`;
 }

@@ -17,7 +17,7 @@ from retrofill_core.store.tables.hosts import host, seat, seat_wait
 from retrofill_core.store.tables.runs import backfill_interval, run, run_cancel, task_run
 from retrofill_core.store.tables.places import table_place
 from retrofill_core.store.tables.deadlines import deadline, deadline_digest
-from retrofill_core.store.tables.callbacks import callback, callback_run, webhook_off
+from retrofill_core.store.tables.callbacks import callback, callback_run, receiver, webhook_off
 from retrofill_core.store.tables.bus import SERVICE_TABLES, ServiceTables, installation
 # isort: on
 
@@ -42,6 +42,7 @@ __all__ = [
     "metadata",
     "pipeline",
     "pipeline_copy",
+    "receiver",
     "run",
     "run_cancel",
     "seat",

@@ -1,4 +1,4 @@
-"""Tables of callbacks, of the failed runs that they are about, and of webhooks that are off."""
+"""Tables of callbacks, of the failed runs that they are about, and of receivers that are down or want no more."""
 
 from __future__ import annotations
 
@@ -57,6 +57,8 @@ callback = Table(
     # Callbacks of one receiver about one backfill, which are called in the order of their facts. Null: alone.
     Column("order_key", Text),
     Column("made_at", Moment, nullable=False, server_default=func.clock_timestamp()),
+    # When it was first to be called, or called again by a replay: patience with its receiver counts from here.
+    Column("due_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     # Whether further failed runs may join it, until it is first called.
     Column("collects", Boolean, nullable=False, server_default=text("false")),
     lock_only(),
@@ -86,6 +88,14 @@ callback = Table(
         "next_try_at",
         postgresql_where=text("state = 'pending'"),
     ),
+    # What waits for a receiver that is down.
+    Index(
+        "callback_of_receiver_idx",
+        "name",
+        "shard",
+        "next_try_at",
+        postgresql_where=text("state = 'pending' AND kind <> 'function'"),
+    ),
     # One call of an order key at a time, whatever two runners read.
     Index("callback_order_key", "order_key", unique=True, postgresql_where=text("state = 'running'")),
     Index("callback_in_order_idx", "order_key", "made_at", postgresql_where=text("order_key IS NOT NULL")),
@@ -102,6 +112,21 @@ callback_run = Table(
     Column("place", Integer, primary_key=True),
     Column("callback_id", BigInteger, ForeignKey(callback.c.deadline_id), nullable=False),
     Index("callback_run_callback_idx", "callback_id", "run_id"),
+)
+
+# Webhooks and topics that did not take the last call. One callback probes such a receiver, and all others wait.
+receiver = Table(
+    "receiver",
+    metadata,
+    # The webhook's address or the topic: no address is the name of a topic.
+    Column("name", Text, primary_key=True),
+    Column("down_since", Moment, nullable=False, server_default=func.clock_timestamp()),
+    # Calls in a row that it did not take, those that began before it was known to be down counted once.
+    Column("tries", Integer, nullable=False),
+    Column("next_probe_at", Moment, nullable=False),
+    # The last callback that probed. While that is running, no other does.
+    Column("probe_id", BigInteger),
+    Column("last_error", Text, nullable=False),
 )
 
 # Webhooks that replied 410 Gone: nothing is sent there until a replay succeeds.

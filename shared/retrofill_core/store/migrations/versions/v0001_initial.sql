@@ -296,6 +296,16 @@ CREATE TABLE retrofill.seat_wait (
   CONSTRAINT seat_wait_pkey PRIMARY KEY (shard, pool, submits)
 );
 
+CREATE TABLE retrofill.receiver (
+  name TEXT NOT NULL,
+  down_since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  tries INTEGER NOT NULL,
+  next_probe_at TIMESTAMP WITH TIME ZONE NOT NULL,
+  probe_id BIGINT,
+  last_error TEXT NOT NULL,
+  CONSTRAINT receiver_pkey PRIMARY KEY (name)
+);
+
 CREATE TABLE retrofill.webhook_off (
   url TEXT NOT NULL,
   since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
@@ -466,6 +476,7 @@ CREATE TABLE retrofill.callback (
   place INTEGER,
   order_key TEXT,
   made_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  due_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
   collects BOOLEAN DEFAULT false NOT NULL,
   lock_only SMALLINT,
   CONSTRAINT callback_pkey PRIMARY KEY (deadline_id),
@@ -486,6 +497,8 @@ CREATE INDEX callback_in_order_idx ON retrofill.callback (order_key, made_at) WH
 CREATE INDEX callback_of_backfill_idx ON retrofill.callback (backfill_id, collects, place) WHERE backfill_id IS NOT NULL;
 
 CREATE UNIQUE INDEX callback_of_end_key ON retrofill.callback (backfill_id, place) WHERE occasion <> 'run_failed';
+
+CREATE INDEX callback_of_receiver_idx ON retrofill.callback (name, shard, next_try_at) WHERE state = 'pending' AND kind <> 'function';
 
 CREATE UNIQUE INDEX callback_order_key ON retrofill.callback (order_key) WHERE state = 'running';
 
