@@ -145,7 +145,11 @@ def test_a_failed_run_of_an_active_backfill_is_retried(web: Web, place: Installa
     id = asked(web, "/api/backfills", body, 201)["id"]
     until(lambda: place.runs_by_state(id) == {"failed": 1, "running": 1}, "one failed and the other hangs")
     before = web.get(f"/api/backfills/{id}/grid")["runs"]
-    assert asked(web, "/api/runs/retry", {"backfill_id": id, "ids": before}) == {"backfill_id": id, "runs": 1}
+    assert asked(web, "/api/runs/retry", {"backfill_id": id, "ids": before}) == {
+        "backfill_id": id,
+        "runs": 1,
+        "left": {},
+    }
     after = web.get(f"/api/backfills/{id}/grid")["runs"]
     assert (after[0] > max(before), after[1]) == (True, before[1])
     asked(web, f"/api/backfills/{id}/cancel")
