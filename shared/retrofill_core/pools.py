@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -27,6 +27,7 @@ from pydantic_settings import NoDecode
 from retrofill.masking import masked_conf, masked_remote
 from retrofill.sdk.names import DEFAULT_POOL, check_name
 from retrofill_core.domain.environment import SHA256
+from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.setting_types import ConnectAddress, HttpAddress, StoreAddress, check_cluster
 
 if TYPE_CHECKING:
@@ -150,6 +151,18 @@ Pools = Annotated[dict[str, Pool], NoDecode, BeforeValidator(_read_pools)]
 def pools_of(settings: Settings) -> dict[str, Pool]:
     """All pools that are configured, by name. There is always a default one."""
     return {DEFAULT_POOL: Pool(), **settings.pools}
+
+
+def unknown_secret(pipeline: PipelineDefinition, secrets: Collection[str]) -> str | None:
+    """Which secret of its scripts is not among those that its pool has, in one line, or ``None``."""
+    for task in pipeline.tasks:
+        for name in () if task.submit is None else task.submit.secrets:
+            if name not in secrets:
+                return (
+                    f"task {task.name!r}: pool {pipeline.pool} has no secret {name!r}; it has: "
+                    f"{', '.join(sorted(secrets)) or 'none'}: give it one in its env, from a file or a variable"
+                )
+    return None
 
 
 def served(settings: Settings) -> list[str]:

@@ -15,12 +15,12 @@ from retrofill.states.attempt import AttemptMode
 from retrofill.system import private
 from retrofill_core.domain.allowed import refusal
 from retrofill_core.domain.pipeline import PipelineDefinition
-from retrofill_core.pools import served
+from retrofill_core.pools import served, unknown_secret
 from retrofill_core.setting_types import check_cluster
 from retrofill_core.settings import Settings
 from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest, submission
 from run_starter.executors.clearing import Clearing
-from run_starter.executors.command import Drivers, drivers_of, unknown_secret
+from run_starter.executors.command import Drivers, drivers_of
 from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.logs import AttemptLogs
@@ -74,7 +74,9 @@ class Dispatch:
         if launch.mode != AttemptMode.PUBLISH:
             # The planner accepted the definition, but perhaps under other settings.
             reason = refusal(launch.pipeline, settings.spark_conf_allow, settings.script_allow)
-            reason = reason or submission.refusal(settings, launch) or unknown_secret(launch.pipeline, self._drivers)
+            reason = (
+                reason or submission.refusal(settings, launch) or unknown_secret(launch.pipeline, self._drivers.secrets)
+            )
             if reason is not None:
                 self._host.refused(launch, reason)
                 return

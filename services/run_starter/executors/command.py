@@ -14,7 +14,6 @@ from pydantic import SecretStr
 
 from retrofill.driver.config import Config
 from retrofill.spark.java import bundled
-from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.pools import Pool, Source, pools_of, settings_of
 from retrofill_core.settings import NotConfigured, Settings
 from retrofill_core.user_code.environments import Packed
@@ -84,19 +83,6 @@ def told(settings: Settings, master: str | None = None) -> dict[str, Any]:
     if master is not None:
         return {**given, "spark_submit_master": master, "spark_remote": None, "spark_home": None, "java_home": None}
     return {**given, "bundled_java": None if (java := bundled()) is None else str(java)}
-
-
-def unknown_secret(pipeline: PipelineDefinition, drivers: Drivers) -> str | None:
-    """Which secret of a script the pool does not have, in one line, or ``None``."""
-    for task in pipeline.tasks:
-        for name in () if task.submit is None else task.submit.secrets:
-            if name not in drivers.secrets:
-                known = ", ".join(sorted(drivers.secrets)) or "none"
-                return (
-                    f"task {task.name!r}: pool {pipeline.pool} has no secret {name!r}; it has: {known}: give it one in its env, "
-                    "from a file or a variable"
-                )
-    return None
 
 
 def masks(values: Iterable[str]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from retrofill_core.domain.environment import PackedEnvironment
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.target import FunctionCall, Target, TopicMessage, WebhookCall, shown
 from retrofill_core.driver_package import inspecting
+from retrofill_core.pools import unknown_secret
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import CannotArchive, archive_of
 from retrofill_core.user_code.open_store import open_store
@@ -101,6 +102,7 @@ def apply(
     definitions = chosen(read.definitions, name, source)
     for definition in definitions:
         check_targets(definition, settings)
+        check_secrets(definition, settings)
         warn(missing_files(definition, [each for each in (read.root, Path.cwd()) if each is not None]))
     if not in_place:
         definitions = ship(settings, replace(read, definitions=definitions), include or [])
@@ -341,6 +343,13 @@ def check_targets(definition: PipelineDefinition, settings: Settings) -> None:
             check_target(target, settings, kwargs)
         except ValueError as e:
             raise UserError(f"{definition.name}: {where}: {e}") from e
+
+
+def check_secrets(definition: PipelineDefinition, settings: Settings) -> None:
+    """Raises ``UserError`` for a secret that its pool does not have, where the pool is configured here, too."""
+    pool = settings.pools.get(definition.pool)
+    if pool is not None and (unknown := unknown_secret(definition, pool.sources)) is not None:
+        raise UserError(f"{definition.name}: {unknown}")
 
 
 def missing_files(definition: PipelineDefinition, own: Sequence[Path]) -> list[str]:

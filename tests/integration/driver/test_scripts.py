@@ -12,6 +12,7 @@ import pytest
 from tests.integration.driver.world import World, submitting
 from tests.support.tiers import some
 
+from retrofill.spark.java import spark_jars
 from retrofill_core.settings import Settings
 
 __all__ = ["submitting"]
@@ -279,3 +280,25 @@ def test_a_script_has_files_of_its_interval_and_a_secret_that_no_list_of_process
         "setting": True,
     }
     assert "canary" not in submitting.log(launch, complete="--key=***")
+
+
+JAR = """
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+p.submit("version", "JAR", main_class="MAIN", args=["{interval.start:%F}"])
+"""
+
+
+@pytest.mark.parametrize("main", some(["VersionInfo", "None"], "VersionInfo"))
+def test_the_class_of_a_jar_is_run(submitting: World, main: str) -> None:
+    (jar,) = spark_jars().glob("hadoop-client-api-*.jar")
+    launch = submitting.launch(JAR.replace("JAR", str(jar)).replace("MAIN", f"org.apache.hadoop.util.{main}"))
+    submitting.executor(script_allow=[str(jar)]).launch(launch)
+    assert submitting.host.ended(800).reported, submitting.log(launch)
+    (ended,) = [each for each in submitting.bodies(launch) if each["type"] == "RunReported"]
+    if main == "None":
+        cause = "Error: Failed to load class org.apache.hadoop.util.None."
+        assert ended["error"]["message"].splitlines()[0].endswith(cause), ended
+    else:
+        assert ended["state"] == "succeeded", submitting.log(launch)
+        assert "Hadoop 3." in submitting.log(launch, complete="Hadoop 3.")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.definitions import daily
 
 from retrofill.errors import UserError
 from retrofill_core.domain.pipeline import PipelineDefinition
-from retrofill_tools.cli.pipelines import missing_files
+from retrofill_core.settings import Settings
+from retrofill_tools.cli.pipelines import check_secrets, missing_files
 
 
 def with_files(script: str, **lists: list[str]) -> PipelineDefinition:
@@ -36,7 +38,7 @@ def test_what_hosts_may_have_is_said_and_addresses_are_not_looked_for(tmp_path: 
     ]
 
 
-def with_command(*command: str, **more: list[str]) -> PipelineDefinition:
+def with_command(*command: str, **more: Any) -> PipelineDefinition:
     task = {"name": "load", "kind": "command", "submit": {"script": command[0], "args": command[1:], **more}}
     return PipelineDefinition.model_validate({**daily().model_dump(mode="json"), "tasks": [task]})
 
@@ -50,6 +52,18 @@ def test_a_program_is_looked_for_and_must_be_one(tmp_path: Path) -> None:
     assert missing_files(with_command("no-such-program"), [tmp_path]) == [
         "p: task 'load': there is no program no-such-program on this machine: each host of pool default needs it"
     ]
+
+
+def test_a_secret_that_a_pool_does_not_have_is_refused_where_the_pool_is_known() -> None:
+    made = with_command("true", env={"KEY": "{secret[KEY]}"})
+    check_secrets(made, Settings())
+    for env in ({"TOKEN": {"variable": "X"}}, {"KEY": "not from a file"}):
+        settings = Settings.model_validate({"pools": {"default": {"env": env}}})
+        with pytest.raises(
+            UserError, match=r"^p: task 'load': pool default has no secret 'KEY'; it has: (TOKEN|none): give"
+        ):
+            check_secrets(made, settings)
+    check_secrets(made, Settings.model_validate({"pools": {"default": {"env": {"KEY": {"file": "/x"}}}}}))
 
 
 def test_a_file_of_each_interval_is_there_if_any_is(tmp_path: Path) -> None:

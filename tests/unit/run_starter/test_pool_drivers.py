@@ -25,10 +25,11 @@ from retrofill.spark.home import SparkHome
 from retrofill.spark.java import bundled
 from retrofill.states.attempt import AttemptMode
 from retrofill_core.domain.pipeline import SubmitScript, TaskDefinition
+from retrofill_core.pools import unknown_secret
 from retrofill_core.settings import NotConfigured, Settings
 from run_starter.executors import submission
 from run_starter.executors.build import Dispatch, Pools
-from run_starter.executors.command import Drivers, drivers_of, masks, told, unknown_secret, versions
+from run_starter.executors.command import drivers_of, masks, told, versions
 from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.preparing import Preparing
@@ -109,9 +110,8 @@ def test_a_secret_that_the_pool_does_not_have_is_named() -> None:
     submit = SubmitScript(script="true", env={"KEY": "{secret[KEY]}"})
     task = TaskDefinition(name="load", kind="command", submit=submit)
     made = daily(pool="gpu").model_copy(update={"tasks": (task,)})
-    has = Drivers(Settings(), secrets=frozenset({"TOKEN"}))
-    assert unknown_secret(made, replace(has, secrets=frozenset({"KEY"}))) is None
-    assert unknown_secret(made, has) == (
+    assert unknown_secret(made, {"KEY"}) is None
+    assert unknown_secret(made, {"TOKEN"}) == (
         "task 'load': pool gpu has no secret 'KEY'; it has: TOKEN: give it one in its env, from a file or a variable"
     )
 
