@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,10 @@ def test_a_program_runs_without_spark_and_its_secret_shows_nowhere(submitting: W
     (submitting.out / "job.yaml").write_text("{day: {interval.start:%F}, key: {secret[DB_PASSWORD]}, run: {a: 1}}\n")
     (submitting.out / "secret").write_text("hunter2-canary\n")
     launch = submitting.launch(COMMANDS)
-    pools = {"default": {"env": {"DB_PASSWORD": {"file": str(submitting.out / "secret")}}}}
+    # Without pyspark, and so without a warm driver.
+    python = str(Path(sys.base_prefix) / "bin" / "python3")
+    env = {"DB_PASSWORD": {"file": str(submitting.out / "secret")}}
+    pools = {"default": {"env": env, "driver_python": python}}
     allowed = {"script_allow": [f"{submitting.out}/*"], "spark_conf_allow": ["env.PASSWORD"]}
     settings = Settings.model_validate({"pools": pools})
     starter = submitting.executor(**allowed, pools=settings.pools)
