@@ -67,6 +67,20 @@ def test_secrets_are_masked_also_across_chunks(tmp_path: Path) -> None:
     assert text(tmp_path, 7) == "before\nconnect postgresql://me:***@db\npassword=***\n"
 
 
+@pytest.mark.parametrize("before", [1, 12, 23])
+def test_secrets_are_masked_where_a_long_line_is_cut(tmp_path: Path, before: int) -> None:
+    log = Log(tmp_path, 7, 10 * MAX_LINE)
+    secret = b" password=hunter2-canary "
+    whole = b"x" * (MAX_LINE + 1 - before) + secret + b"y" * MAX_LINE
+    # The line is cut as soon as it is too long, which is within the secret.
+    for chunk in (whole[: MAX_LINE + 1], whole[MAX_LINE + 1 :], b" ends\n"):
+        log.feed(chunk)
+    log.close()
+    written = text(tmp_path, 7)
+    assert "canary" not in written and "hunter" not in written
+    assert written.endswith("y ends\n") and written.count("password=***") == 1
+
+
 def test_a_mark_begins_a_line_even_in_an_open_one(tmp_path: Path) -> None:
     log = Log(tmp_path, 7, file_bytes=10_000)
     mark = marks.signed("=== a ===")
