@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 from zoneinfo import ZoneInfo
 
 from psycopg.conninfo import conninfo_to_dict
@@ -195,7 +195,7 @@ class Lake:
             self.table = f"delta.`{self.table}`"
         self._ids = itertools.count(1)
 
-    def __enter__(self) -> Lake:
+    def __enter__(self) -> Self:
         from pyspark.sql.connect.session import SparkSession
 
         with ExitStack() as opened:

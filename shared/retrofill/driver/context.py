@@ -94,14 +94,14 @@ class Run:
         return self._staging.staged(path)
 
     def stage_table(self, rows: Any, table: str, column: str | Mapping[str, str | None], zone: str = "") -> None:
-        """Write a DataFrame that replaces the rows of the interval in a Delta or Iceberg table.
+        """Write a DataFrame that replaces the rows of the interval in a Delta, Iceberg or partitioned Hive table.
 
         ``table``: its name in Spark's SQL. ``column``: of type date, timestamp or string (as
         2013-01-31), tells to which interval a row belongs; for other strings, integers, or several
         columns, their formats: ``{"dt": "%Y%m%d", "hour": "%H"}`` (``None`` for a date). ``zone``: the
         time zone of its dates and formats, if it is not the pipeline's. The rows are written now,
-        where no reader of the table sees them, and replace the old ones in one commit after
-        acceptance. An interval without rows becomes empty. Raises ``CannotStage``.
+        where no reader of the table sees them, and replace the old ones in one commit (of Hive,
+        one change of each partition) after acceptance. An interval without rows becomes empty. Raises ``CannotStage``.
         """
         self._staging.tables.stage(self._task, self.spark, rows, table, column, zone)
 

@@ -38,7 +38,7 @@ class Summary:
 def of_table(session: Any, output: TableOutput, interval: Interval, *, staged: bool) -> Summary:
     """Of the interval's rows that are staged for a table, or in it."""
     name = output.staged if staged else output.table
-    if output.format == "iceberg":
+    if output.format != "delta":
         # The server may know an older state.
         session.sql(f"REFRESH TABLE {name}")
     return _of(session.table(name).where(Key.of(output).condition([interval])).drop(*output.filled))

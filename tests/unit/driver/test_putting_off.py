@@ -100,9 +100,16 @@ class OneTable:
     """A table whose commits raise what ``raising`` says."""
 
     fixed = False
+    fenced = True
 
     def __init__(self, _: object, table: str) -> None:
         self.table = table
+
+    def is_begun(self, _: Group) -> bool:
+        return False
+
+    def changed(self, _: Group) -> dict[int, Exception]:
+        return {}
 
     def conflicts_always(self) -> bool:
         return False
@@ -143,7 +150,7 @@ def raising(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> list[Excepti
 
     monkeypatch.setattr(OneTable, "replace", commit)
     if isinstance(errors[0], (PublishedAgain, NotKept)):
-        monkeypatch.setattr(publication, "changed", changed)
+        monkeypatch.setattr(OneTable, "changed", changed)
     return raised
 
 

@@ -9,7 +9,7 @@ from retrofill.outputs.base import Base, BaseChanged
 from retrofill.outputs.kept import NotKept
 from retrofill.outputs.tables.group import Group, Member
 from retrofill.outputs.tables.protocol import Format
-from retrofill.outputs.tables.states import as_of, contents, same_rows
+from retrofill.outputs.tables.states import contents, same_rows
 
 
 def bases_of_table(table: Format, group: Group, session: Any) -> list[Base]:
@@ -33,37 +33,35 @@ class ReviewedRows:
             return {}
         version = self._compared = table.version()
         asked = [each for each in reviewed if self._bases[each.run.id].version != version]
-        found = self._differing(table, group, asked, session, session.table(table.table))
+        found = self._differing(table, group, asked, session.table(table.table))
         return {each.run.id: BaseChanged(f"the interval in {table.table}", str(each.output)) for each in found}
 
-    def replaced_changes(self, table: Format, group: Group, session: Any, published: str) -> set[int]:
+    def replaced_changes(self, table: Format, group: Group, published: str) -> set[int]:
         """The runs of which the commit that is this version replaced other rows than those that were compared."""
         before = table.predecessor(published)
         if before is None or before == table.number(self._compared):
             return set()
-        replaced = as_of(session, table.table, int(before))
-        return {each.run.id for each in self._differing(table, group, self._reviewed(group), session, replaced)}
+        replaced = table.at(before)
+        return {each.run.id for each in self._differing(table, group, self._reviewed(group), replaced)}
 
     def _reviewed(self, group: Group) -> list[Member]:
         return [each for each in group.members if each.run.id in self._bases]
 
-    def _differing(
-        self, table: Format, group: Group, members: Sequence[Member], session: Any, present: Any
-    ) -> list[Member]:
+    def _differing(self, table: Format, group: Group, members: Sequence[Member], present: Any) -> list[Member]:
         """Those of the members whose rows differ from their bases."""
         singles = [replace(group, members=(each,)) for each in members]
         found = contents(present, singles)
         return [
             member
             for member, single, content in zip(members, singles, found)
-            if content != self._bases[member.run.id].content and not self._same(table, single, session, present)
+            if content != self._bases[member.run.id].content and not self._same(table, single, present)
         ]
 
-    def _same(self, table: Format, single: Group, session: Any, present: Any) -> bool:
+    def _same(self, table: Format, single: Group, present: Any) -> bool:
         """Whether only a column was added: then the same rows have other hashes."""
         number = table.number(self._bases[single.runs[0].id].version)
         try:
-            before = as_of(session, table.table, int(number) if number else None)
+            before = table.at(number)
         except NotKept:
             return False
         return bool(before.schema != present.schema and same_rows(before, present, single.condition))

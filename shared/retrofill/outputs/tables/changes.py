@@ -5,18 +5,44 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 from itertools import takewhile
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping, Sequence
 
 from retrofill.outputs.kept import NotKept
 from retrofill.outputs.publication import PublishedAgain
 from retrofill.outputs.tables.group import Group, Member
 from retrofill.outputs.tables.marker import Commit, commit_of, first_of_backfill, not_kept
-from retrofill.outputs.tables.protocol import Format
 from retrofill.outputs.tables.states import aligned, as_of, contents, same_rows
 
 
-def rows_before(table: Format, group: Group, session: Any) -> Any:
-    """The rows that the intervals of an undo's runs had before the undone backfill. Raises ``NotKept``."""
+class Versioned:
+    """A part of ``Format``, of tables that remember earlier versions and commit all or nothing."""
+
+    session: Any
+    table: str
+    fenced = True
+
+    def history(self) -> Sequence[Commit]:
+        """All commits to what readers see, the latest first, as far as the table remembers them."""
+        raise NotImplementedError
+
+    def at(self, number: str) -> Any:
+        """The whole table at a version of that number."""
+        return as_of(self.session, self.table, int(number) if number else None)
+
+    def is_begun(self, group: Group) -> bool:  # noqa: ARG002 - of any group
+        """Never is a part of a group published."""
+        return False
+
+    def rows_before(self, group: Group) -> Any:
+        """The rows that the intervals of an undo's runs had before the undone backfill."""
+        return _rows_before(self, group, self.session)
+
+    def changed(self, group: Group) -> Mapping[int, Exception]:
+        """The runs of an undo that must not be published, by id, and why."""
+        return _changed(self, group, self.session)
+
+
+def _rows_before(table: Versioned, group: Group, session: Any) -> Any:
     commits = table.history()
     by_version: dict[int | None, list[Member]] = {}
     for member in group.members:
@@ -34,8 +60,7 @@ def rows_before(table: Format, group: Group, session: Any) -> Any:
     )
 
 
-def changed(table: Format, group: Group, session: Any) -> dict[int, Exception]:
-    """The runs of an undo that must not be published, by id, and why. Empty for other groups."""
+def _changed(table: Versioned, group: Group, session: Any) -> dict[int, Exception]:
     undoing = [each for each in group.members if each.output.undoes and not each.run.over_changes]
     if not undoing:
         return {}

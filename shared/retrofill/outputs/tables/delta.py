@@ -11,6 +11,7 @@ import json
 import uuid
 from typing import Any, Collection, Mapping, Sequence
 
+from retrofill.outputs.tables.changes import Versioned
 from retrofill.outputs.tables.group import Group
 from retrofill.outputs.tables.marker import Commit
 from retrofill.outputs.tables.protocol import Burned, Looked, NotPublished
@@ -23,7 +24,7 @@ _VERSION = ("version", "unix_millis(timestamp) AS at")
 _PARTITIONED: dict[str, bool] = {}
 
 
-class Delta:
+class Delta(Versioned):
     """Implements ``Format``."""
 
     fixed = True

@@ -6,14 +6,22 @@ from typing import Any, Mapping
 
 from retrofill.outputs.tables.delta import Delta
 from retrofill.outputs.tables.delta_target import DeltaTarget
+from retrofill.outputs.tables.hive import Hive
+from retrofill.outputs.tables.hive_target import HiveTarget
 from retrofill.outputs.tables.iceberg import Iceberg
 from retrofill.outputs.tables.iceberg_target import IcebergTarget
 from retrofill.outputs.tables.protocol import Format
 from retrofill.outputs.tables.target import Target
 
+# Of tables whose partitions are in a metastore: Hive's own, and Spark's data sources.
+HIVE = ("hive", "parquet", "orc", "avro", "csv", "json", "text")
 # By the name that Spark has for the format.
-FORMATS: Mapping[str, type[Format]] = {"iceberg": Iceberg, "delta": Delta}
-TARGETS: Mapping[str, type[Target]] = {"iceberg": IcebergTarget, "delta": DeltaTarget}
+FORMATS: Mapping[str, type[Format]] = {"iceberg": Iceberg, "delta": Delta, **dict.fromkeys(HIVE, Hive)}
+TARGETS: Mapping[str, type[Target]] = {
+    "iceberg": IcebergTarget,
+    "delta": DeltaTarget,
+    **dict.fromkeys(HIVE, HiveTarget),
+}
 # Begins what ``DESCRIBE`` says of the table. It lists columns before, which may have any name, and the defaults of some after.
 _OF_THE_TABLE = "# Detailed Table Information"
 

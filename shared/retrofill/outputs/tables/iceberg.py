@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Collection, Sequence
 
+from retrofill.outputs.tables.changes import Versioned
 from retrofill.outputs.tables.group import Group
 from retrofill.outputs.tables.iceberg_target import MIXED, use_current_state
 from retrofill.outputs.tables.layout import separates, transforms
@@ -23,7 +24,7 @@ _PREFIX = "retrofill."
 _PROPERTIES = ("installation", "pipeline", "backfill_id", "attempt_id", "runs", "undoes", "column", "intervals")
 
 
-class Iceberg:
+class Iceberg(Versioned):
     """Implements ``Format``."""
 
     # A commit is fenced by the rows that it changes, not by what is in it.

@@ -6,10 +6,9 @@ A commit is fenced by the table itself, not by a check before it (``docs/decisio
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Collection, Mapping, Protocol, Sequence
+from typing import Any, Collection, Mapping, Protocol
 
 from retrofill.outputs.tables.group import Group
-from retrofill.outputs.tables.marker import Commit
 
 
 class NotPublished(Exception):
@@ -49,6 +48,8 @@ class Format(Protocol):
     table: str
     fixed: bool
     """Whether its groups are a fixed tree. If not, a publisher forms them of any of its runs."""
+    fenced: bool
+    """Whether the table refuses the commit of a publisher that was replaced. If not, its session must be closed first."""
 
     def __init__(self, session: Any, table: str) -> None: ...
 
@@ -63,6 +64,9 @@ class Format(Protocol):
 
     def number(self, version: str) -> str:
         """A version as Spark's ``VERSION AS OF`` takes it; empty for that of a table before its first commit."""
+
+    def at(self, number: str) -> Any:
+        """The whole table at a version of that number. Raises ``NotKept``."""
 
     def predecessor(self, published: str) -> str | None:
         """The version that a commit of ours replaced. ``None``: the one that was looked at, or it was refused."""
@@ -86,5 +90,14 @@ class Format(Protocol):
     def keep(self, group: Group, versions: Collection[str], days: int) -> None:
         """Keep what the group's commits, which made these versions, replaced. Idempotent."""
 
-    def history(self) -> Sequence[Commit]:
-        """All commits to what readers see, the latest first, as far as the table remembers them."""
+    def is_begun(self, group: Group) -> bool:
+        """Whether a former publisher may have replaced a part of these rows, so that they are neither one state nor the other."""
+
+    def rows_before(self, group: Group) -> Any:
+        """What ``Target.write`` takes for the rows that the intervals of an undo's runs had before the undone backfill.
+
+        Raises ``NotKept``.
+        """
+
+    def changed(self, group: Group) -> Mapping[int, Exception]:
+        """The runs of an undo that must not be published, by id, and why. Empty for other groups."""

@@ -16,7 +16,6 @@ from retrofill.outputs.base import BaseChanged
 from retrofill.outputs.patience import NotNow, Patience
 from retrofill.outputs.publication import StagedOutputGone
 from retrofill.outputs.tables.base import ReviewedRows
-from retrofill.outputs.tables.changes import changed
 from retrofill.outputs.tables.dropping import drop
 from retrofill.outputs.tables.formats import FORMATS
 from retrofill.outputs.tables.group import Group
@@ -150,7 +149,10 @@ class Tables:
             session: Any = None
             try:
                 session = self._sessions.publisher()
-                alone = tries > 1 or FORMATS[output.format](session, output.table).conflicts_always()
+                table = FORMATS[output.format](session, output.table)
+                if not table.fenced and (again or tries > 1):
+                    self.end_all()
+                alone = tries > 1 or table.conflicts_always()
                 with turn(output.table) if alone else nullcontext():
                     for step in steps(publication, session, again=again or tries > 1):
                         crash_point(step)
@@ -238,7 +240,7 @@ def _decide(
         yield "table:burn"
         result = table.burn(group, _text(why))
     if not isinstance(result, Burned):
-        _compare_after(publication, table, group, session, result)
+        _compare_after(publication, table, group, result)
         publication.settle({run.id: result for run in group.runs})
     elif len(group.members) == 1 or (result.at_once and isinstance(error, _HOPELESS)):
         found = _why(result.why, table.table) if error is None else error_info(error)
@@ -276,21 +278,24 @@ def _commit(
 
 def _unfit(publication: TablePublication, table: Format, group: Group, session: Any) -> dict[int, Unfit]:
     """The runs of a group that must not be published now, by id, and why."""
-    errors = changed(table, group, session)
+    failed = {run.id: publication.failed[run.id] for run in group.runs if run.id in publication.failed}
+    if table.is_begun(group):
+        # A former publisher has compared them before it began.
+        return failed
     return {
-        **{id: error_info(error) for id, error in errors.items()},
+        **{id: error_info(error) for id, error in table.changed(group).items()},
         # An undo that was reviewed is reviewed again, instead.
         **({} if publication.reviewed is None else publication.reviewed.changed(table, group, session)),
-        **{run.id: publication.failed[run.id] for run in group.runs if run.id in publication.failed},
+        **failed,
     }
 
 
-def _compare_after(publication: TablePublication, table: Format, group: Group, session: Any, version: str) -> None:
+def _compare_after(publication: TablePublication, table: Format, group: Group, version: str) -> None:
     """Find out whether somebody changed rows between the comparison and the commit, as far as the format shows it."""
     if publication.reviewed is None:
         return
     try:
-        replaced = publication.reviewed.replaced_changes(table, group, session, version)
+        replaced = publication.reviewed.replaced_changes(table, group, version)
     except Exception as e:  # noqa: BLE001 - the rows are published
         log.warning("replaced_rows_not_compared", table=table.table, error=first_line(e))
         return

@@ -14,12 +14,14 @@ from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.outputs.cannot_stage import CannotStage, NoSuchTable
 from retrofill.outputs.tables.boundaries import refuse_ambiguous
-from retrofill.outputs.tables.changes import changed, rows_before
 from retrofill.outputs.tables.contents import refuse_clock_partitions, refuse_other_text, refuse_shared_files
 from retrofill.outputs.tables.declared import key_of_table
 from retrofill.outputs.tables.dropping import drop
-from retrofill.outputs.tables.formats import FORMATS, TARGETS, provider_of
+from retrofill.outputs.tables.formats import FORMATS, HIVE, TARGETS, provider_of
 from retrofill.outputs.tables.group import Group, Member
+from retrofill.outputs.tables.hive import Locations
+from retrofill.outputs.tables.hive_records import discard
+from retrofill.outputs.tables.hive_target import refuse_partitions
 from retrofill.outputs.tables.key import Key
 from retrofill.outputs.tables.required import refuse_nulls
 from retrofill.outputs.tables.rows import fitted, refuse_misplaced
@@ -64,7 +66,7 @@ class TableStaging:
         self._piece = piece
         self._tables = tables or StagedTables(launch)
         self._lock = threading.Lock()
-        self._written: list[tuple[Any, str]] = []
+        self._written: list[tuple[Any, str, str]] = []
         # By the target's whole name. Only rows that passed all checks are staged.
         self._tasks: dict[str, str] = {}
         self._staged: dict[str, TableOutput] = {}
@@ -166,7 +168,9 @@ class TableStaging:
         target = joined(parts)
         provider = provider_of(session, target)
         if provider not in FORMATS:
-            raise CannotStage(f"{table} is a {provider} table: only commits to Iceberg and Delta can be conditional")
+            raise CannotStage(
+                f"{table} is a {provider} table: stage an Iceberg or Delta table, or one whose partitions are in a Hive metastore"
+            )
         schema = session.table(target).schema
         key = self._key(session, target, provider, schema, table, column, zone)
         rules = TARGETS[provider](session, target)
@@ -179,7 +183,7 @@ class TableStaging:
         if not _is_path(found.parts):
             self._tables.sweep(session, parts[:-1])
         with self._lock:
-            self._written.append((session, joined(parts)))
+            self._written.append((session, joined(parts), found.provider))
         return joined(parts)
 
     def _key(
@@ -193,13 +197,18 @@ class TableStaging:
             refuse_other_text(self._launch, session, target, key)
         if provider == "delta":
             refuse_clock_partitions(session, target, schema)
-        else:
+        elif provider == "iceberg":
             refuse_shared_files(session, target, key, self._intervals)
+        else:
+            refuse_partitions(session, target, key, self._intervals)
         return key
 
     def _write(self, rules: Target, rows: Any, schema: Any, output: TableOutput, restored: bool) -> TableOutput:
         """Write the staged table. Returns the output, with what only its commit fills."""
         filled = rules.create(output.staged, schema)
+        if isinstance(rows, Locations):
+            rules.write(rows, output)
+            return output
         if restored:
             rows = rows.drop(*filled.always)
         have = {name.lower() for name in rows.columns}
@@ -213,14 +222,14 @@ class TableStaging:
 
         Raises ``NotKept`` or ``CannotStage``.
         """
-        rows = rows_before(FORMATS[undone.format](session, undone.table), self._undoing(undone), session)
+        rows = FORMATS[undone.format](session, undone.table).rows_before(self._undoing(undone))
         key = Key.of(undone)
         self.stage(task, session, rows, undone.table, key.declared, key.zone, restored=True)
 
     def refuse_changed(self, session: Any, undone: TableOutput) -> None:
         """Raise ``PublishedAgain`` or ``NotKept`` if one of the intervals was changed since."""
         group = self._undoing(undone)
-        for error in changed(FORMATS[undone.format](session, undone.table), group, session).values():
+        for error in FORMATS[undone.format](session, undone.table).changed(group).values():
             raise error
 
     def _undoing(self, undone: TableOutput) -> Group:
@@ -255,10 +264,10 @@ class TableStaging:
         """Drop the tables that are not staged any more."""
         with self._lock:
             staged = {each.staged for each in self._staged.values()}
-            for session, name in self._written:
+            for session, name, provider in self._written:
                 try:
                     if name not in staged:
-                        drop(session, name)
+                        (discard if provider in HIVE else drop)(session, name)
                 except Exception as e:  # noqa: BLE001 - how the attempt ended is what is to be reported
                     log.warning("staged_table_not_dropped", table=name, error=first_line(e))
 

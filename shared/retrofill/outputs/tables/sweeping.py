@@ -16,6 +16,8 @@ from typing import Any, Iterator
 from retrofill.errors import first_line
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.tables.dropping import OURS, drop
+from retrofill.outputs.tables.hive_partitions import SESSION_CATALOG
+from retrofill.outputs.tables.hive_records import discard, is_over
 from retrofill.protocol.launch import Launch, Piece
 from retrofill.protocol.table_output import joined
 
@@ -47,7 +49,7 @@ class StagedTables:
         with self._lock:
             if joined(namespace) not in self._swept:
                 for name in list(self._left(session, joined(namespace))):
-                    drop(session, joined([*namespace, name]))
+                    (discard if namespace[0] == SESSION_CATALOG else drop)(session, joined([*namespace, name]))
                 self._swept.add(joined(namespace))
 
     def _left(self, session: Any, namespace: str) -> Iterator[str]:
@@ -61,7 +63,8 @@ class StagedTables:
         pattern = re.compile(f".*{self._pipeline}([0-9a-z]+)_([0-9a-z]+)_([0-9]+)_[0-9]+", re.IGNORECASE)
         for row in found:
             parts = pattern.fullmatch(row.tableName)
-            if parts is not None and self._is_left(int(parts[1], 36), int(parts[2], 36), int(parts[3])):
+            ends = parts and (int(parts[1], 36), int(parts[2], 36), int(parts[3]))
+            if is_over(row.tableName.lower()) or (ends and self._is_left(*ends)):
                 yield row.tableName
 
     def _is_left(self, start: int, end: int, attempt: int) -> bool:
