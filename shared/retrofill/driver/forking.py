@@ -163,6 +163,9 @@ class Parent:
         numbers = set(os.read(self._woken, CHUNK))
         # Linux also sends SIGHUP when the host's thread that started us ends.
         if signal.SIGTERM in numbers or (signal.SIGHUP in numbers and os.getppid() != self._host):
+            for child in self._children.values():
+                # What it said before may be read after the signal.
+                self._read_notes(child)
             at_work = [child for child in self._children.values() if not child.over]
             if not at_work:
                 # One may still release its session.

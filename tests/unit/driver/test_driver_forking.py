@@ -62,8 +62,8 @@ def attempt(incoming, outgoing, notes, kept):
             raise ValueError("a bug of ours")
         elif kind == "done":
             notes.ended("a")
-            say(done=True)
             notes.over()
+            say(done=True)
             if what == "stays":
                 threading.Event().wait()
             if what != "waits":
