@@ -72,6 +72,8 @@ class Memory:
     to_publish: dict[str, int] = field(default_factory=dict)
     # Running backfills whose definitions cannot be read here, with their pipelines: they claim nothing.
     unreadable: dict[str, int] = field(default_factory=dict)
+    # Check keys that wait for their turn to write something.
+    to_write: set[str] = field(default_factory=set)
     # When what was first left to whom.
     left_to: dict[Resource, dict[Rank, float]] = field(default_factory=dict)
     # The shortages that were announced to other run-starters, and when.
@@ -82,6 +84,7 @@ class Memory:
 
     def check(self, keys: Collection[str]) -> None:
         """These are checked now, and wait for nothing any more."""
+        self.to_write.difference_update(keys)
         for pool, waiting in list(self.starving.items()):
             for key in keys:
                 waiting.pop(key, None)

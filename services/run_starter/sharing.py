@@ -40,7 +40,7 @@ class Candidate:
     """A backfill with a run to start. ``slots``: held by its live attempts.
 
     ``since``: when its last attempt ended (or was claimed, if it is live), or it was requested. ``suspects``: one of
-    the runs is to be retried alone.
+    the runs is to be retried alone. ``writes``: what only one live attempt at a time may write.
     """
 
     id: str
@@ -51,6 +51,7 @@ class Candidate:
     executor: str = "pool"
     suspects: bool = False
     pool: str = DEFAULT_POOL
+    writes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

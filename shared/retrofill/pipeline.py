@@ -59,7 +59,7 @@ class TaskOptions(TypedDict, total=False):
     ``retries`` and ``retry_delay`` (seconds) default to the pipeline's. A try that takes longer than
     ``timeout`` (a timedelta, seconds, or text like ``"10m"``) is interrupted and fails.
     ``writes_nothing``: nothing that readers see, so a backfill with a review may run it although it
-    stages nothing.
+    stages nothing. ``writes``: names of what it writes without staging it, like the pipeline's.
     """
 
     after: After
@@ -68,6 +68,7 @@ class TaskOptions(TypedDict, total=False):
     retry_delay: Delay | None
     timeout: Timeout | None
     writes_nothing: bool
+    writes: Sequence[str]
 
 
 class FunctionOptions(TaskOptions, total=False):
@@ -88,6 +89,8 @@ class Pipeline:
     ``batch_mode="each"`` it calls the tasks for each of them, with ``"range"`` once for all. With
     ``batch_size="auto"`` it gets as many as recently took ``batch_target`` (default: ten minutes).
     ``pool`` names where its drivers run, and with which Spark and Python.
+    ``writes`` names what its tasks write without staging it, such as ``["jdbc:orders"]``: of all runs
+    of all pipelines that write one of them, one attempt at a time runs.
     A run that takes longer than ``run_timeout`` is interrupted and fails; of a range, times its
     number of runs.
 
@@ -116,6 +119,7 @@ class Pipeline:
         run_timeout: Timeout | None = None,
         executor: str | None = None,
         pool: str = DEFAULT_POOL,
+        writes: Sequence[str] = (),
         spark_conf: Mapping[str, object] | None = None,
     ) -> None:
         self.name = check_name(name)
@@ -138,6 +142,7 @@ class Pipeline:
             "on_backfill_failed": rules_of(on_backfill_failed, "on_backfill_failed"),
             "executor": executor,
             "pool": pool,
+            "writes": _names("writes", writes),
             "spark_conf": _conf(spark_conf),
         }
 
@@ -303,6 +308,7 @@ class Pipeline:
             "sql": sql,
             "sparse": options.get("sparse", False),
             "writes_nothing": options.get("writes_nothing", False),
+            "writes": _names(f"task {name!r}: writes", options.get("writes", ())),
         }
         self._tasks.append(checked("task", given))
 
@@ -328,6 +334,13 @@ def _listed(after: After) -> list[Upstream]:
     if isinstance(after, str) or callable(after):
         return [after]
     return list(after)
+
+
+def _names(what: str, given: Sequence[str]) -> list[str]:
+    # A text is a sequence of texts, too.
+    if isinstance(given, str):
+        raise ValueError(f"{what} is {given!r}: give a list of names, such as [{given!r}]")
+    return list(given)
 
 
 def _seconds(delay: Delay) -> float:

@@ -24,6 +24,8 @@ attempt            -        IU       -        -        -
 host               -        IUD      -        -        -
 seat               -        IUD      -        -        -
 seat_wait          -        IUD      -        -        -
+write_lock         -        IU       -        -        -
+write_wait         -        IUD      -        -        -
 run                ILS      U        L        -        -
 run_cancel         I        -        -        -        -
 task_run           -        IU       -        -        -

@@ -25,6 +25,7 @@ from tests.simulation.checks.timeouts import Timeouts
 from tests.simulation.checks.turns import Turns
 from tests.simulation.checks.undos import Undos
 from tests.simulation.checks.waiting import Waiting
+from tests.simulation.checks.writing import Writing
 from tests.simulation.memory.rows import Tx
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Oracle:
             Intake(world),
             Coverage(world),
             Limits(world),
+            Writing(world),
             self.attempts,
             self.suspects,
             self.turns,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from random import Random
 from typing import Any
 
 from retrofill.sdk.names import MAX_BATCH
@@ -66,6 +67,8 @@ class Scenario:
         self._limits: dict[str, str | None] = {}
         # The backfill of which another one is a repetition, by its id.
         self._repeats: dict[str, str] = {}
+        # Chosen apart, so that a seed's other choices stay.
+        self._writes = Random(f"writes of {world.seed}")
         self._pipelines = [f"p{n}" for n in range(self._random.choice(world.size.pipelines))]
 
     def decide_failures(self) -> None:
@@ -131,6 +134,7 @@ class Scenario:
             batch_mode=self._random.choice(["each", "range"]),
             executor=self._random.choice(["pool", "pool", "spark-submit"]),
             pool=self._world.pools.of_pipeline(),
+            writes=self._writes.choice([(), (), ("orders",), ("stock", "orders"), ("stock",)]),
             deadlines=chosen,
             **(self._listed() if WATCHER in self._world.services else {}),
         )

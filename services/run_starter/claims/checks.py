@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.observability import metrics
@@ -25,6 +26,7 @@ from run_starter.claims.publishing import PUBLISHED_AT_ONCE, Publication, publis
 from run_starter.claims.seating import POLL_SECONDS, leave, offered, seated, wait
 from run_starter.claims.starting import Starting, Wanted
 from run_starter.claims.suspects import next_attempts, server_of
+from run_starter.claims.writing import may_write, writes_of
 from run_starter.host.launching import Launching
 from run_starter.memory import Memory, backfill_key, backfills_in, pipeline_key, pipelines_in
 from run_starter.sharing import Candidate, PipelineSlots, Rivals, Shares, share
@@ -55,8 +57,9 @@ class Claims:
         self.memory.pop(partition, None)
 
     def starving(self, partition: int, pool: str = "", count: int = STARVING_AT_ONCE) -> list[str]:
-        """The keys to check when there may be a seat of a pool, or of any."""
-        return self.of(partition).first(pool, count)
+        """The keys to check when there may be a seat of a pool, or of any, because an attempt has ended."""
+        memory = self.of(partition)
+        return [*dict.fromkeys([*memory.first(pool, count), *islice(memory.to_write, count)])]
 
     def check_after_ends(self, tx: Transaction, keys: Sequence[str]) -> int:
         """Check these, and who waits for a seat, in the transaction in which runs ended: it takes what they free.
@@ -203,9 +206,11 @@ class Claims:
                 definitions[id].executor,
                 found[id].suspects,
                 definitions[id].pool,
+                writes_of(row, definitions[id]),
             )
             for id, row in rows.items()
         ]
+        candidates = may_write(tx, memory, candidates)
         rivals: dict[int, list[Rank]] = {}
         for each in found.values():
             live = len(with_live_attempts.get(each.id, ()))
@@ -287,8 +292,9 @@ class Claims:
         wanted: list[Wanted] = []
         for id, slots in shares.slots.items():
             row, waiting, suspects = rows[id], queued.get(id, store.Waiting([], 0)), alone.get(id, [])
+            writes = writes_of(row, definitions[id])
             parallel = min(
-                row.max_active_runs,
+                1 if writes else row.max_active_runs,
                 limits[row.pipeline_no],
                 self.drivers.get(definitions[id].pool, self.expected),
             )
@@ -297,7 +303,7 @@ class Claims:
             formed = [*suspects, *batches(waiting.runs, limit, len(slots) - len(suspects))]
             for batch, pair in zip(formed, slots, strict=False):
                 alone_on = server_of(definitions[id]) if batch[0].lost_at is not None else None
-                wanted.append(Wanted(row, mode_of(mode, batch), batch, *pair, suspect_server=alone_on))
+                wanted.append(Wanted(row, mode_of(mode, batch), batch, *pair, suspect_server=alone_on, writes=writes))
             if len(formed) < len(slots):
                 # It had fewer batches than slots: another backfill may use the rest. Its suspects
                 # may have waited for another transaction.

@@ -14,7 +14,7 @@ from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, hosts, runs
+from retrofill_core.store import attempts, hosts, runs, write_locks
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.hosts import Seat
 from retrofill_core.store.rows import Backfill, Run
@@ -32,7 +32,8 @@ class Wanted:
     """An attempt to start, in a slot of its backfill, one of its pipeline, and a seat.
 
     ``suspect_server``: the pool in which its runs are retried alone, if drivers share its Spark server.
-    ``accepted_code``: of a publisher, where the code is of the attempts that staged what it publishes.
+    ``accepted_code``: of a publisher, where the code is of the attempts that staged what it publishes. ``writes``: what no
+    other live attempt may write.
     """
 
     backfill: Backfill
@@ -43,6 +44,7 @@ class Wanted:
     seat: Seat
     suspect_server: str | None = None
     accepted_code: dict[str, Any] | None = None
+    writes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Starting:
         ids = attempts.insert_all(tx.conn, new, own, until, lease)
         if len(ids) != len(new):
             raise Conflict("a free seat was taken by another transaction")
+        for id, each in zip(ids, wanted, strict=True):
+            write_locks.take(tx.conn, each.writes, id)
         claimed = list(zip(ids, batches, strict=True))
         self._move_runs(tx, claimed, now)
         crash_point("claim:written")

@@ -59,6 +59,13 @@ def check_variables(values: dict[str, str]) -> dict[str, str]:
     return values
 
 
+# Of something that is written: any text on one line.
+Place = Annotated[
+    str, Field(min_length=1, max_length=200, pattern=r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$")
+]
+Places = Annotated[tuple[Place, ...], Field(max_length=20)]
+
+
 class StagedTable(Data):
     """A table of which a script replaces the rows of its interval."""
 
@@ -289,6 +296,10 @@ class TaskDefinition(Data):
     writes_nothing: bool = Field(
         False, description="Whether it writes nothing that readers see, so it stages nothing for a review either"
     )
+    writes: Places = Field(
+        (),
+        description="Names of what it writes without staging it: of all runs that write one of them, one at a time runs",
+    )
     stages: bool | None = Field(
         None, description="Of a function: whether its source stages what it writes; null if only a run can tell"
     )
@@ -323,6 +334,14 @@ class TaskDefinition(Data):
     @property
     def stages_directories(self) -> bool:
         return any("{stage:" in text or "{stage_partitions:" in text for text in self.texts)
+
+    @model_validator(mode="after")
+    def _writes_or_not(self) -> TaskDefinition:
+        if self.writes_nothing and self.writes:
+            raise ValueError(
+                f"task {self.name!r} writes {self.writes[0]!r} and is declared with writes_nothing: remove one of the two"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> TaskDefinition:
@@ -408,6 +427,11 @@ class PipelineDefinition(Data):
         description="Longest time from a run's begin to the acceptance of its output; of a range, times its number of "
         "runs. A longer run fails",
     )
+    writes: Places = Field(
+        (),
+        description="Names of what its tasks write without staging it. Of all runs of all pipelines that write one of them, "
+        "one attempt at a time runs",
+    )
     tasks: tuple[TaskDefinition, ...] = Field(min_length=1, description="The steps of a run")
     deadlines: tuple[DeadlineAlert, ...] = Field((), description="Its deadline alerts")
     on_run_failed: tuple[CallbackRule, ...] = Field((), description="Called when runs failed permanently")
@@ -444,6 +468,11 @@ class PipelineDefinition(Data):
     def needs_session(self) -> bool:
         """Whether a task uses the attempt's session of Spark."""
         return any(task.needs_session for task in self.tasks)
+
+    @property
+    def unstaged(self) -> tuple[str, ...]:
+        """What the pipeline and its tasks declare to write without staging it, each once, in order."""
+        return tuple(sorted({*self.writes, *(name for task in self.tasks for name in task.writes)}))
 
     @property
     def rules(self) -> dict[Occasion, tuple[CallbackRule, ...]]:

@@ -37,6 +37,8 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
         "host": ("INSERT", "UPDATE", "DELETE"),
         "seat": ("INSERT", "UPDATE", "DELETE"),
         "seat_wait": ("INSERT", "UPDATE", "DELETE"),
+        "write_lock": ("INSERT", "UPDATE"),
+        "write_wait": ("INSERT", "UPDATE", "DELETE"),
         "run": ("UPDATE",),
         "task_run": ("INSERT", "UPDATE"),
         "deadline": ("INSERT",),

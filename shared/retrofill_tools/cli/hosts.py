@@ -81,6 +81,7 @@ def warn_of_unserved(settings: Settings, pools: Iterable[str]) -> None:
     """Warn of pools that nobody serves now, if Postgres tells: who applies may have no access to it."""
     try:
         with reading(settings) as conn:
-            warn([why for pool in pools if (why := why_unserved(conn, pool)) is not None])
+            hosts = find_hosts(conn)
+            warn([why for pool in pools if (why := why_unserved(hosts, pool)) is not None])
     except (SQLAlchemyError, psycopg.Error, NotConfigured):
         return

@@ -281,7 +281,7 @@ def describe_backfill(conn: Connection, of: Backfill, failures: int) -> FullBack
         or _in_review(of, len(changed))
         or _used_up(conn, of)
         or without_drivers(conn, of, by_state)
-        or waits_for(conn, of, of.definition.pool, by_state)
+        or waits_for(conn, of, of.definition, by_state)
         or _not_begun(conn, of.id)
         or _unpublished(conn, of, by_state),
         by_state=by_state,

@@ -66,9 +66,9 @@ def find_hosts(conn: Connection) -> list[Host]:
     return [Host(*row) for row in conn.execute(found)]
 
 
-def serving(conn: Connection, pool: str) -> list[Host]:
-    """The hosts that serve the pool now."""
-    return [each for each in find_hosts(conn) if each.alive and each.pool == pool]
+def serving(hosts: Iterable[Host], pool: str) -> list[Host]:
+    """Those that serve the pool now."""
+    return [each for each in hosts if each.alive and each.pool == pool]
 
 
 def pools_of_pipelines(conn: Connection) -> dict[str, int]:
@@ -105,6 +105,6 @@ def unserved(pool: str) -> str:
     )
 
 
-def why_unserved(conn: Connection, pool: str) -> str | None:
+def why_unserved(hosts: Iterable[Host], pool: str) -> str | None:
     """Why runs of the pool would wait now, if nobody serves it."""
-    return None if serving(conn, pool) else unserved(pool)
+    return None if serving(hosts, pool) else unserved(pool)

@@ -36,6 +36,11 @@ class StoredDefinition:
         return str(self.data.get("pool", DEFAULT_POOL))
 
     @property
+    def unstaged(self) -> set[str]:
+        """What it writes without staging it (``Pipeline(writes=…)``)."""
+        return {name for each in (self.data, *self.data.get("tasks", ())) for name in each.get("writes") or ()}
+
+    @property
     def batch_mode(self) -> str:
         return str(self.data.get("batch_mode", "each"))
 
@@ -100,6 +105,15 @@ def _summary(name: str, of: StoredDefinition, active_backfills: int, applied_at:
         active_backfills=active_backfills,
         applied_at=applied_at,
     )
+
+
+def unstaged_by_pipeline(conn: Connection) -> dict[str, set[str]]:
+    """What applied pipelines write without staging it, of those that declare anything."""
+    found = (
+        select(pipeline.c.name, pipeline.c.definition).where(pipeline.c.removed_at.is_(None)).order_by(pipeline.c.name)
+    )
+    named = {name: StoredDefinition(data).unstaged for name, data in conn.execute(found)}
+    return {name: names for name, names in named.items() if names}
 
 
 def find_pipeline(conn: Connection, name: str) -> StoredPipeline:

@@ -23,8 +23,8 @@ from retrofill_core.store.planning import decide
 from retrofill_core.store.progress import history
 from retrofill_core.store.script_arguments import shared_places
 from retrofill_tools.client.backfills import TimeLeft, time_left
-from retrofill_tools.client.hosts import serving, why_unserved
-from retrofill_tools.client.pipelines import find_pipeline
+from retrofill_tools.client.hosts import Host, find_hosts, serving, why_unserved
+from retrofill_tools.client.pipelines import find_pipeline, unstaged_by_pipeline
 
 WILL_RUN = "run"
 NO_HISTORY = "no history: no attempt of this pipeline has ended"
@@ -143,18 +143,20 @@ def look_ahead(conn: Connection, settings: Settings, request: BackfillRequested)
     decision, known = preview(conn, settings, stored, request)
     if isinstance(decision, Rejection):
         return Refusal(decision, known.overlapping)
+    definition, hosts = stored.definition, find_hosts(conn)
+    seats = _seats(definition, hosts)
     return Preview(
-        stored.definition,
+        definition,
         decision,
-        expectation(conn, stored, decision.runs, request.max_active_runs),
-        why_unserved(conn, stored.definition.pool),
-        list(_notes(conn, stored.definition, request, decision)),
+        expectation(conn, stored, decision.runs, request.max_active_runs, seats),
+        why_unserved(hosts, definition.pool),
+        [*_notes(definition, request, decision, seats), *_turns(conn, definition)],
         latest(known.finished),
     )
 
 
-def _notes(conn: Connection, definition: PipelineDefinition, request: BackfillRequested, made: Plan) -> Iterator[str]:
-    at_once, seats = _at_once(definition, request.max_active_runs), _seats(conn, definition)
+def _notes(definition: PipelineDefinition, request: BackfillRequested, made: Plan, seats: int) -> Iterator[str]:
+    at_once = _at_once(definition, request.max_active_runs)
     for task in definition.tasks:
         if task.bypasses_reviews:
             parallel = f", by up to {at_once:,} runs in parallel" if min(at_once, made.runs) > 1 else ""
@@ -165,6 +167,17 @@ def _notes(conn: Connection, definition: PipelineDefinition, request: BackfillRe
     if 0 < seats < min(at_once, made.runs):
         yield f"{at_once:,} attempts may be live at once, but the hosts of pool {definition.pool} have {seats:,} seats"
     yield from shared_places(definition, request.conf, made.intervals)
+
+
+def _turns(conn: Connection, definition: PipelineDefinition) -> Iterator[str]:
+    """What is written by one attempt at a time, and by which other pipelines too."""
+    if not definition.unstaged:
+        return
+    of_others = unstaged_by_pipeline(conn)
+    for name in definition.unstaged:
+        others = [each for each, names in of_others.items() if name in names and each != definition.name]
+        also = f", also those of {', '.join(others)}" if others else ""
+        yield f"runs that write {name} take turns, one attempt at a time{also}"
 
 
 def preview(
@@ -212,15 +225,17 @@ def equal_stretches(outcomes: Sequence[str], gaps: Collection[int] = ()) -> list
     return found
 
 
-def expectation(conn: Connection, stored: StoredPipeline, runs: int, max_active_runs: int | None) -> Expectation:
+def expectation(
+    conn: Connection, stored: StoredPipeline, runs: int, max_active_runs: int | None, seats: int
+) -> Expectation:
     """How long ``runs`` would take, and what they would cost, from the pipeline's last attempts.
 
-    Assumes that drivers are free: as many as may be live at once, of those there are.
+    Assumes that drivers are free: as many as may be live at once, of those there are (``seats``).
     """
     definition = stored.definition
     past = history(conn, stored.no, database_now(conn))
     at_once = _at_once(definition, max_active_runs)
-    drivers = min(at_once, _seats(conn, definition) or at_once)
+    drivers = min(at_once, seats or at_once)
     found = estimate(past.took, Left(runs, (), 0.0, past.ranges), drivers)
     if found is None:
         return Expectation(None, None, NO_HISTORY)
@@ -235,11 +250,10 @@ def expectation(conn: Connection, stored: StoredPipeline, runs: int, max_active_
 
 
 def _at_once(definition: PipelineDefinition, asked: int | None) -> int:
-    return min(asked or definition.max_active_runs, definition.max_active_runs)
+    return 1 if definition.unstaged else min(asked or definition.max_active_runs, definition.max_active_runs)
 
 
-def _seats(conn: Connection, definition: PipelineDefinition) -> int:
+def _seats(definition: PipelineDefinition, hosts: Sequence[Host]) -> int:
     """Of all hosts of its pool, those of its executor."""
     submits = definition.executor == "spark-submit"
-    there = serving(conn, definition.pool)
-    return sum(host.busy + host.warm + (host.cold if submits else 0) for host in there)
+    return sum(host.busy + host.warm + (host.cold if submits else 0) for host in serving(hosts, definition.pool))

@@ -51,6 +51,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.starts_the_last_first,
             starting.claims_of_paused_backfills,
             starting.suspects_at_once,
+            starting.writes_at_once,
             starting.batches_grow_without_bound,
             hosting.taken_seats_are_taken_again,
             hosting.seats_of_any_pool,

@@ -17,7 +17,7 @@ from retrofill.states.attempt import AttemptOutcome
 from retrofill_core.contract.runs import RunReport
 from retrofill_core.domain import batch_size
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, claims
+from retrofill_core.store import attempts, claims, write_locks
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.tables import attempt, run
 from run_starter.claims.batches import batches
@@ -28,6 +28,11 @@ from run_starter.reports.steps import End, Requeue, Split
 from tests.simulation import primitives
 from tests.simulation.memory.engine import EPOCH
 from tests.simulation.mutations.patch import Patch, decided_with
+
+
+def writes_at_once(patch: Patch) -> None:
+    """Claims do not look who writes the same now."""
+    patch(write_locks, "held", lambda conn, names: [])
 
 
 def no_attempt_guard(patch: Patch) -> None:

@@ -38,6 +38,7 @@ from retrofill_core.store import (
     seat_waits,
     subjects,
     task_runs,
+    write_locks,
 )
 from retrofill_core.store.tables import SERVICE_TABLES
 from retrofill_core.store.transition import FromNow, IfNull
@@ -78,6 +79,12 @@ HOT = {
         conn, 0, seat_waits.SeatKind("default", False), seat_waits.Rank(1, NOW), 1.0
     ),
     "shard waits no more": lambda conn: seat_waits.wait_no_more(conn, 0, seat_waits.SeatKind("default", False)),
+    "writes undecided": lambda conn: write_locks.undecided(conn, ["w"]),
+    "who writes": lambda conn: write_locks.held(conn, ["w"]),
+    "who waits to write": lambda conn: write_locks.waiting(conn, ["w"]),
+    "backfill waits to write": lambda conn: write_locks.wait(conn, ["w"], "b", NOW, 1.0),
+    "backfill waits to write no more": lambda conn: write_locks.wait_no_more(conn, ["b"]),
+    "writes": lambda conn: write_locks.take(conn, ["w"], 1),
     "host": lambda conn: hosts.register(conn, "h", 2, 1.0, submits=True, note=None),
     "host renewed": lambda conn: hosts.renew(conn, 1, 1.0, submits=True, note="n"),
     "seats": lambda conn: hosts.seats_of(conn, [1]),

@@ -13,7 +13,7 @@ from retrofill_core.store.tables.base import REVISION, SCHEMA, Moment, metadata
 from retrofill_core.store.tables.pipelines import pipeline, pipeline_copy
 from retrofill_core.store.tables.backfills import backfill, backfill_command, backfill_progress, backfill_request
 from retrofill_core.store.tables.attempts import attempt
-from retrofill_core.store.tables.hosts import host, seat, seat_wait
+from retrofill_core.store.tables.hosts import host, seat, seat_wait, write_lock, write_wait
 from retrofill_core.store.tables.runs import backfill_interval, run, run_cancel, task_run
 from retrofill_core.store.tables.places import table_place
 from retrofill_core.store.tables.deadlines import deadline, deadline_digest
@@ -50,4 +50,6 @@ __all__ = [
     "table_place",
     "task_run",
     "webhook_off",
+    "write_lock",
+    "write_wait",
 ]

@@ -61,6 +61,26 @@ seat = Table(
     Index("seat_attempt_key", "attempt_id", unique=True, postgresql_where=text("attempt_id IS NOT NULL")),
 )
 
+# What an attempt writes without staging it (``Pipeline(writes=…)``). Its lock is free once the attempt is not live.
+write_lock = Table(
+    "write_lock",
+    metadata,
+    Column("name", Text, primary_key=True),
+    # Its last writer, which a purge may have deleted.
+    Column("attempt_id", BigInteger, nullable=False),
+)
+
+# A backfill that waits for such a lock: others that were served later leave it to this one.
+write_wait = Table(
+    "write_wait",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("backfill_id", Text, primary_key=True),
+    Column("since", Moment, nullable=False),
+    # It renews that. Past this moment it no longer counts.
+    Column("until", Moment, nullable=False),
+)
+
 # A shard in which a backfill waits for a seat of a pool: others leave it one, and batches give it theirs.
 seat_wait = Table(
     "seat_wait",

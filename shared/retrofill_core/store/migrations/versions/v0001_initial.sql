@@ -313,6 +313,20 @@ CREATE TABLE retrofill.webhook_off (
   CONSTRAINT webhook_off_pkey PRIMARY KEY (url)
 );
 
+CREATE TABLE retrofill.write_lock (
+  name TEXT NOT NULL,
+  attempt_id BIGINT NOT NULL,
+  CONSTRAINT write_lock_pkey PRIMARY KEY (name)
+);
+
+CREATE TABLE retrofill.write_wait (
+  name TEXT NOT NULL,
+  backfill_id TEXT NOT NULL,
+  since TIMESTAMP WITH TIME ZONE NOT NULL,
+  until TIMESTAMP WITH TIME ZONE NOT NULL,
+  CONSTRAINT write_wait_pkey PRIMARY KEY (name, backfill_id)
+);
+
 CREATE TABLE retrofill.backfill (
   id TEXT NOT NULL,
   pipeline_no BIGINT NOT NULL,
