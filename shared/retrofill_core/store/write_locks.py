@@ -44,11 +44,12 @@ _HELD = (
     select(write_lock.c.name, attempt.c.backfill_id)
     .join(attempt, attempt.c.id == write_lock.c.attempt_id)
     .where(one_of(write_lock.c.name, "names"), attempt.c.slot.is_not(None))
+    .order_by(write_lock.c.name)
 )
 
 
 def held(conn: Connection, names: Collection[str]) -> list[Held]:
-    """Those of these locks that are not free."""
+    """Those of these locks that are not free, by name."""
     return [Held(*row) for row in conn.execute(_HELD, {"names": sorted(names)})]
 
 
