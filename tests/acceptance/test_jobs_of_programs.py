@@ -118,9 +118,20 @@ def test_a_job_gives_what_a_plain_run_gives_and_no_secret_shows(world: World, na
     assert "canary" not in logs + world.user.run("pipelines", "show", f"orders_{name}", "--json")
 
 
-def broken(world: World, name: str, out: str, *more: str) -> str:
+def broken(world: World, name: str, out: str) -> str:
     """What is shown first of a backfill that fails."""
-    world.user.run("backfill", "create", f"orders_{name}", *world.request(out), "--id", out, "--watch", *more, status=1)
+    world.user.run(
+        "backfill",
+        "create",
+        f"orders_{name}",
+        *world.request(out),
+        "--id",
+        out,
+        "--reprocess",
+        "completed",
+        "--watch",
+        status=1,
+    )
     return world.user.run("backfill", "show", out)
 
 
