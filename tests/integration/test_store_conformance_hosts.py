@@ -263,7 +263,8 @@ def test_who_writes_what_and_who_waits_for_it(both: Both) -> None:
         a(lambda conn: write_locks.wait_no_more(conn, ["b2"])),
         a(lambda conn: over(conn, 1)),
         state,
-        a(lambda conn: (take(conn, 1, 2, 2), write_locks.take(conn, ["a"], 2))),
+        a(lambda conn: take(conn, 1, 2, 2)),
+        a(lambda conn: write_locks.take(conn, ["a"], 2)),
         state,
         a(commit),
     )

@@ -314,6 +314,8 @@ class TaskDefinition(Data):
         """Whether all that it writes would be seen at once, although a review was asked for."""
         if self.writes_nothing or self.kind == "branch":
             return False
+        if self.writes:
+            return True
         if self.submit is not None:
             return not self.submit.stages
         if self.sql is not None:

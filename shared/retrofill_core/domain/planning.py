@@ -147,6 +147,12 @@ def unknown_pipeline(name: str, known: Iterable[str]) -> Rejection:
 
 def not_reviewable(pipeline: PipelineDefinition) -> Rejection | None:
     """The rejection of a review of what a task writes where readers see it at once."""
+    if pipeline.unstaged:
+        return Rejection(
+            Reason.NOT_REVIEWABLE,
+            f"a review (publish, --review) is not possible: {pipeline.name} declares writes={list(pipeline.unstaged)!r}, which "
+            "is not staged, so readers would see it at once: request it without a review, or stage it and remove the declaration",
+        )
     task = next((each for each in pipeline.tasks if each.bypasses_reviews), None)
     if task is None:
         return None

@@ -403,6 +403,15 @@ def test_a_review_of_what_a_task_writes_in_place_is_refused(tasks, named):
         assert ("{stage:PATH}" in refused.message) == (named != "'f'")
 
 
+@pytest.mark.parametrize("where", ["pipeline", "task"])
+def test_a_review_of_what_is_declared_as_not_staged_is_refused(where):
+    writes = {"writes": ["jdbc:orders"]}
+    tasks = [{**STAGES, **(writes if where == "task" else {})}]
+    refused = not_reviewable(pipeline(tasks=tasks, **(writes if where == "pipeline" else {})))
+    assert refused is not None and refused.reason == Reason.NOT_REVIEWABLE
+    assert "writes=['jdbc:orders']" in refused.message
+
+
 @pytest.mark.parametrize(
     ("more", "asked", "failed", "command"),
     [

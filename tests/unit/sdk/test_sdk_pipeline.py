@@ -297,3 +297,34 @@ def test_what_is_no_time_is_said_as_such() -> None:
         pipeline(retry_delay="soon").task(name="a")(lambda run: None)
     with pytest.raises(ValueError, match="deadline 'slow' has the interval 600: give a timedelta"):
         Deadline("slow", Reference.RUN_STARTED_AT, 600)  # type: ignore[arg-type]
+
+
+def test_what_is_written_without_staging_is_a_list_of_names() -> None:
+    made = pipeline(writes=["jdbc:orders"])
+    made.task(name="a", writes=("kafka:orders", "jdbc:orders"))(lambda _: None)
+    made.task(name="b")(lambda _: None)
+    assert definition_of(made, CODE).unstaged == ("jdbc:orders", "kafka:orders")
+
+
+@pytest.mark.parametrize("where", ["pipeline", "task"])
+@pytest.mark.parametrize(
+    ("writes", "why"),
+    [
+        ("jdbc:orders", r"writes is 'jdbc:orders': give a list of names, such as \['jdbc:orders'\]"),
+        (["a\nb"], "should match"),
+        ([" a"], "should match"),
+        ([""], "at least 1 character"),
+        (["x" * 201], "at most 200 characters"),
+        ([f"{n}" for n in range(21)], "at most 20 items"),
+    ],
+)
+def test_other_names_are_refused(where: str, writes: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        made = pipeline(writes=writes if where == "pipeline" else ())
+        made.task(name="a", writes=writes if where == "task" else ())(lambda _: None)
+        definition_of(made, CODE)
+
+
+def test_who_writes_nothing_writes_no_place() -> None:
+    with pytest.raises(ValueError, match="writes 'jdbc:orders' and is declared with writes_nothing: remove one"):
+        pipeline().task(name="a", writes=["jdbc:orders"], writes_nothing=True)(lambda _: None)
