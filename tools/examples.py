@@ -70,6 +70,7 @@ DEFINITION: Example = {
     "batch_target_seconds": 600.0,
     "batch_mode": "range",
     "run_timeout_seconds": 1800.0,
+    "writes": ["jdbc:delays"],
     "tasks": [
         {
             "name": "delays",
@@ -131,6 +132,7 @@ DEFINITION: Example = {
                 "args": ["build", "--vars", "until: {interval.end:%Y-%m-%d}"],
                 "cwd": "/pipelines/dbt",
             },
+            "writes": ["marts"],
         },
     ],
     "deadlines": [
