@@ -25,7 +25,7 @@ EDGES = {
     "none skipped, queued skipped, none upstream_failed, queued upstream_failed, none cancelled, queued cancelled, "
     "running cancelled, retrying cancelled",
     "deadline": "armed missed, armed met, armed void",
-    "callback": "pending running, running succeeded, running failed, running pending",
+    "callback": "pending running, running succeeded, running failed, running pending, pending dropped",
 }
 BEGINNINGS = {
     "backfill": ("running",),
