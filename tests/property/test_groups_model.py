@@ -6,7 +6,7 @@ decides as Delta's log does, the other as Iceberg's validation does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -17,7 +17,6 @@ from tests.support.lake import FIRST, launch
 
 from retrofill.outputs.tables import publication as module
 from retrofill.outputs.tables.group import Group, groups_of
-from retrofill.outputs.tables.marker import Commit
 from retrofill.outputs.tables.protocol import Burned, Looked, NotPublished
 from retrofill.outputs.tables.publication import NotPermitted, TablePublication, TableResult, steps
 from retrofill.protocol.facts import ErrorInfo
@@ -85,6 +84,7 @@ def number(run: LaunchedRun) -> int:
 
 class Base:
     fixed: bool
+    fenced = True
 
     def __init__(self, session: World, table: str) -> None:
         self.world = session
@@ -96,8 +96,13 @@ class Base:
     def keep(self, group: Group, days: int) -> None:
         """Nothing is kept."""
 
-    def history(self) -> Sequence[Commit]:
-        return []
+    def is_begun(self, group: Group) -> bool:
+        """A commit is whole or not at all."""
+        return False
+
+    def changed(self, group: Group) -> Mapping[int, Exception]:
+        """No run is undone."""
+        return {}
 
     def refuse(self, group: Group) -> None:
         if any(run.id in self.world.refused for run in group.runs):
