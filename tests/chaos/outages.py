@@ -1,9 +1,10 @@
-"""Kafka is away for less and for more than a lease, while tasks run that take as long as one."""
+"""Kafka is away for less and for more than a lease, while tasks run that take as long as one; a receiver is away for minutes."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
@@ -17,6 +18,7 @@ from tests.chaos.stage import Stage
 from tests.chaos.workload import request_of
 from tests.support.definitions import daily
 from tests.support.installation import until
+from tests.support.receiver import Answer
 
 STARTER, PIPELINE = "run-starter", "minutes"
 FIRST, RUNS = date(2010, 1, 1), 4
@@ -89,3 +91,20 @@ def without_both(stage: Stage) -> Iterator[None]:
     yield
     own(stage).start_part(POSTGRES)
     own(stage).start_part(KAFKA)
+
+
+DOWN = "SELECT count(*) FROM receiver WHERE down_since IS NOT NULL"
+
+
+def receiver_away(stage: Stage, seconds: float = 600.0) -> None:
+    """The receiver of webhooks answers with an error for so long, then not at all: all calls arrive afterwards, in order."""
+    until(lambda: bool(stage.receiver.timed("/soon")), "webhooks are sent", seconds=240)
+    for kind, answer in (("answers 503", Answer(503)), ("hangs", Answer(hold=threading.Event()))):
+        stage.receiver.answer("/soon", answer)
+        until(lambda: stage.made.value(DOWN) == 1, "a call has failed", seconds=240)
+        stage.fault(f"the receiver {kind}")
+        stage.wait(seconds)
+        stage.receiver.answer("/soon", Answer(204))
+        if answer.hold is not None:
+            answer.hold.set()
+        stage.recovered("the receiver away")

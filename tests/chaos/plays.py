@@ -38,6 +38,7 @@ LONG: dict[str, Scenario] = {
     "several": several.several,
     "kafka-killed": server_faults.kafka_killed,
     "kafka-away": outages.kafka_away,
+    "receiver-away": outages.receiver_away,
     "postgres-killed": server_faults.postgres_killed,
     "postgres-switched": switches.postgres_switched,
     "commits-broken": server_faults.commits_broken,

@@ -48,6 +48,7 @@ SMALLER: Mapping[str, Scenario] = {
     "kafka-killed": partial(server_faults.kafka_killed, count=1),
     # In real time.
     "kafka-away": partial(outages.kafka_away, lease=60.0, away=(10.0, 20.0, 60.0, 180.0)),
+    "receiver-away": partial(outages.receiver_away, seconds=30.0),
     "postgres-killed": partial(server_faults.postgres_killed, count=2),
     "postgres-switched": partial(switches.postgres_switched, rounds=1),
     "commits-broken": _of(2, server_faults.commits_broken),
