@@ -59,9 +59,10 @@ def _apply(tx: Transaction, tried: Claimed, decision: Decision) -> bool:
 
 def _note_receiver(tx: Transaction, tried: Claimed, outcome: Outcome) -> None:
     """Note whether the receiver is down: then others wait for it. Those that began before say no more than the first."""
-    if heard(outcome) is Heard.UP:
+    said = heard(outcome)
+    if said is Heard.UP:
         tx.notify(callbacks.CHANNEL, receivers.came_up(tx.conn, tried.name))
-    elif heard(outcome) is Heard.DOWN and isinstance(outcome, Raised):
+    elif said is Heard.DOWN and isinstance(outcome, Raised):
         error, found = storable(outcome.error), receivers.tries_of(tx.conn, tried.name)
         if found is None:
             receivers.went_down(tx.conn, tried.name, error, max(outcome.after_seconds, backoff(1)))

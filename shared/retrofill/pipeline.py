@@ -324,8 +324,8 @@ class Pipeline:
 
 def _executor(tasks: Sequence[Mapping[str, Any]]) -> str:
     """Scripts and programs do without the session of a warm driver, unless they stage tables."""
-    scripts = [task["submit"] for task in tasks if task["submit"] is not None]
-    return "spark-submit" if len(scripts) == len(tasks) > 0 and "{stage_table:" not in str(scripts) else "pool"
+    by_itself = all(task["submit"] is not None and not task["submit"]["tables"] for task in tasks)
+    return "spark-submit" if tasks and by_itself else "pool"
 
 
 def _listed(after: After) -> list[Upstream]:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.contract.pipelines import PipelineApplied
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER, Topic
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
 from tests.simulation.servers import LOST, body_of
+from tests.simulation.shims import exchanged
 from tests.simulation.world import World
 from tests.support.definitions import daily
+
+
+@contextmanager
+def two_starters(seed: int) -> Iterator[World]:
+    """A planner and two run-starters, without other faults."""
+    with exchanged():
+        world = World(seed)
+        world.services = (PLANNER, RUN_STARTER)
+        for service in (PLANNER, RUN_STARTER, RUN_STARTER):
+            world.start(service)
+        yield world
+        world.close()
 
 
 def apply(world: World, name: str = "p", **more: Any) -> None:

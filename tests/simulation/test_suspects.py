@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from retrofill_core.contract.topics import PLANNER, RUN_STARTER
+from retrofill_core.contract.topics import RUN_STARTER
 from tests.simulation import steps
 from tests.simulation.schedule import FIRST
-from tests.simulation.shims import exchanged
 from tests.simulation.world import World
 from tests.support.tiers import some
 
@@ -25,13 +24,8 @@ PIPELINES: dict[str, dict[str, Any]] = {
 @pytest.fixture(params=some(SEEDS, 0))
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Two backfills that share two run-starters, without other faults."""
-    with exchanged():
-        world = World(request.param)
-        world.services = (PLANNER, RUN_STARTER)
-        for service in (PLANNER, RUN_STARTER, RUN_STARTER):
-            world.start(service)
+    with steps.two_starters(request.param) as world:
         yield world
-        world.close()
 
 
 def begin(world: World, *names: str, days: int = 4) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from retrofill_core.contract.topics import PLANNER, RUN_STARTER
+from retrofill_core.contract.topics import RUN_STARTER
 from tests.simulation.schedule import run_until
-from tests.simulation.shims import exchanged
-from tests.simulation.steps import apply, ask, drain
+from tests.simulation.steps import apply, ask, drain, two_starters
 from tests.simulation.world import World
 from tests.support.definitions import key_on
 from tests.support.tiers import some
@@ -18,13 +17,8 @@ from tests.support.tiers import some
 
 @pytest.fixture(params=some(range(6), 0, 1))
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with exchanged():
-        world = World(request.param)
-        world.services = (PLANNER, RUN_STARTER)
-        for service in (PLANNER, RUN_STARTER, RUN_STARTER):
-            world.start(service)
+    with two_starters(request.param) as world:
         yield world
-        world.close()
 
 
 def begin(world: World, writes: dict[str, tuple[str, ...]], days: int = 4, **more: Any) -> None:

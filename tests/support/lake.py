@@ -33,8 +33,6 @@ PATH, JDBC = "delta_path", "iceberg_jdbc"
 POSTGRES_DRIVER = Artifact("org.postgresql", "postgresql", "42.7.7", "1 MB")
 ICEBERG_S3 = Artifact("org.apache.iceberg", "iceberg-aws-bundle", "1.12.0", "69 MB")
 # Hadoop's client for S3, of the release that Spark brings, and what it needs of Amazon's.
-HADOOP_S3 = Artifact("org.apache.hadoop", "hadoop-aws", "3.4.2", "1 MB")
-AMAZON_S3 = Artifact("software.amazon.awssdk", "s3-transfer-manager", "2.29.52", "14 MB", whole=True)
 # Not every server knows the trailing checksums that Amazon's client adds to all uploads by default.
 CHECKSUMS = "-Daws.requestChecksumCalculation=when_required -Daws.responseChecksumValidation=when_required"
 COLUMNS = "day date, n bigint not null, note string"

@@ -14,9 +14,13 @@ from typing import Any
 
 import botocore.session
 
+from retrofill_tools.stack.maven import Artifact
 from retrofill_tools.stack.ports import held_port
 from tests.support.installation import until
+from tests.support.maven import jar, jars
 
+HADOOP_S3 = Artifact("org.apache.hadoop", "hadoop-aws", "3.4.2", "1 MB")
+AMAZON_S3 = Artifact("software.amazon.awssdk", "s3-transfer-manager", "2.29.52", "14 MB", whole=True)
 WEED = Path(sys.executable).with_name("weed")
 KEY, SECRET = "AKIAHUNTER3", "hunter3-hunter3-hunter3"
 BUCKET, REGION = "lake", "us-east-1"
@@ -47,6 +51,11 @@ class Seaweed:
             "secret.key": SECRET,
         }
         return {f"spark.hadoop.fs.s3a.{name}": value for name, value in options.items()}
+
+    def warehouse(self) -> dict[str, str]:
+        """Settings of a Spark server whose tables are in it."""
+        libraries = ",".join(map(str, [jar(HADOOP_S3), *jars(AMAZON_S3)]))
+        return {**self.s3a(), "spark.jars": libraries, "spark.sql.warehouse.dir": f"s3a://{BUCKET}/warehouse"}
 
     def client(self) -> Any:
         """A client of botocore's."""

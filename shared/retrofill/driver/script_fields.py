@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Callable, Mapping, Sequence
 
 from retrofill.outputs.staging import Staging
@@ -39,13 +38,15 @@ class Fields:
             interval.end,
             about,
             launch.conf,
-            lambda path: self._stage(staging, task, path),
+            lambda path: self._once(path, lambda: staging.stage(task, path)),
             staging.staged,
-            partial(self._stage_partitions, staging, task),
+            lambda path, names: self._once(
+                ", ".join([path, *names]), lambda: staging.stage_all_partitions(task, path, names)
+            ),
             # Those of the pool are variables of its drivers. The host has checked their names.
             os.environ,
             [table.name for table in tables],
-            lambda number, name: self._lend(lend, replace(tables[number], name=name)),
+            lambda number, name: self._once(f"table {name}", lambda: lend(replace(tables[number], name=name))),
         )
 
     def fill(self, texts: Sequence[str]) -> list[str]:
@@ -64,20 +65,8 @@ class Fields:
         """The values of a file of SQL's parameters, by name. Raises like ``fill``."""
         return typed({**GIVEN, **own}, self._values)
 
-    def _stage(self, staging: Staging, task: str, path: str) -> str:
-        """A path is staged once, however often it is named."""
-        if path not in self._staged:
-            self._staged[path] = staging.stage(task, path)
-        return self._staged[path]
-
-    def _lend(self, lend: Callable[[Table], str], table: Table) -> str:
-        key = f"table {table.name}"
-        if key not in self._staged:
-            self._staged[key] = lend(table)
-        return self._staged[key]
-
-    def _stage_partitions(self, staging: Staging, task: str, path: str, names: Sequence[str]) -> str:
-        key = ", ".join([path, *names])
-        if key not in self._staged:
-            self._staged[key] = staging.stage_all_partitions(task, path, names)
-        return self._staged[key]
+    def _once(self, what: str, stage: Callable[[], str]) -> str:
+        """It is staged once, however often it is named."""
+        if what not in self._staged:
+            self._staged[what] = stage()
+        return self._staged[what]

@@ -38,6 +38,7 @@ GIVEN = {
 }
 # After END, they tell which statement of a script ends, one that does not begin with BEGIN or CASE.
 _ENDED = ("IF", "WHILE", "LOOP", "REPEAT", "FOR")
+_BLANK = ("comment", "bracketed", "space")
 _CHANGES = ("INSERT", "MERGE", "UPDATE", "DELETE")
 
 
@@ -93,10 +94,10 @@ def statements(text: str) -> list[Statement]:
             before = ""
             continue
         found[-1].append(token)
-        if token.kind in ("comment", "bracketed", "space"):
+        if token.kind in _BLANK:
             continue
         if token.kind == "word" and before not in (".", "AS"):
-            change = _deeper(token.text.upper(), before, inside=depth > 0, first=_is_first(found[-1]))
+            change = _deeper(token.text.upper(), before, found[-1], inside=depth > 0)
             begin = token if depth == 0 and before != "END" and change else begin
             depth = max(depth + change, 0)
         before = token.text.upper()
@@ -105,13 +106,13 @@ def statements(text: str) -> list[Statement]:
     return [Statement(tuple(each)) for each in map(_without_edges, found) if each]
 
 
-def _deeper(word: str, before: str, *, inside: bool, first: bool) -> int:
-    """By how much a word of a script nests what follows deeper."""
+def _deeper(word: str, before: str, tokens: list[Token], *, inside: bool) -> int:
+    """By how much a word of a script nests what follows deeper. ``tokens``: of its statement, to the word."""
     if before == "END" and word in _ENDED:
         # It ends none of those that are counted.
         return 1
     if word == "BEGIN":
-        return 1 if inside or first else 0
+        return 1 if inside or _is_first(tokens) else 0
     if word == "CASE":
         return 1 if inside and before != "END" else 0
     return -1 if inside and word == "END" else 0
@@ -119,13 +120,13 @@ def _deeper(word: str, before: str, *, inside: bool, first: bool) -> int:
 
 def _is_first(tokens: list[Token]) -> bool:
     """Whether the last of the tokens begins a statement, or follows the label that does."""
-    seen = [each for each in tokens if each.kind not in ("comment", "bracketed", "space")]
+    seen = [each for each in tokens if each.kind not in _BLANK]
     return len(seen) == 1 or (len(seen) == 3 and seen[1].text == ":")
 
 
 def _without_edges(tokens: list[Token]) -> list[Token]:
     """Without the comments and spaces at both ends."""
-    marks = [n for n, each in enumerate(tokens) if each.kind not in ("comment", "bracketed", "space")]
+    marks = [n for n, each in enumerate(tokens) if each.kind not in _BLANK]
     return tokens[marks[0] : marks[-1] + 1] if marks else []
 
 

@@ -207,7 +207,11 @@ class SubmitScript(Data):
     @property
     def stages(self) -> bool:
         """Whether it writes to directories or tables that are staged."""
-        return bool(self.tables) or any("{stage:" in text or "{stage_partitions:" in text for text in self.texts)
+        return bool(self.tables) or _stage_directories(self.texts)
+
+
+def _stage_directories(texts: Iterable[str]) -> bool:
+    return any("{stage:" in text or "{stage_partitions:" in text for text in texts)
 
 
 def placed_name(address: str) -> str:
@@ -335,7 +339,7 @@ class TaskDefinition(Data):
 
     @property
     def stages_directories(self) -> bool:
-        return any("{stage:" in text or "{stage_partitions:" in text for text in self.texts)
+        return _stage_directories(self.texts)
 
     @model_validator(mode="after")
     def _writes_or_not(self) -> TaskDefinition:

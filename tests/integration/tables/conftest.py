@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.lake import FORMATS, Lake, server
+from tests.support.seaweed import Seaweed, seaweed
 from tests.support.tiers import some
 
 # Compiling code for each expression takes longer than evaluating it for a few rows. With --long, Spark is as users have it.
@@ -18,6 +19,13 @@ def table_server(pytestconfig: pytest.Config) -> Iterator[str]:
     """The address of the server."""
     with server(**({} if pytestconfig.getoption("--long") else INTERPRETED)) as remote:
         yield remote
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    """An object store."""
+    with seaweed(tmp_path_factory.mktemp("store")) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

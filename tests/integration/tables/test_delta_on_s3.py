@@ -6,26 +6,17 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.support.lake import AMAZON_S3, HADOOP_S3, PATH, Lake, published_once, server
-from tests.support.maven import jar, jars
-from tests.support.seaweed import BUCKET, Seaweed, seaweed
+from tests.support.lake import PATH, Lake, published_once, server
+from tests.support.seaweed import BUCKET, Seaweed
 
 pytestmark = pytest.mark.long
 DAYS = 4
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    with seaweed(tmp_path_factory.mktemp("store")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def spark(store: Seaweed) -> Iterator[str]:
     """A Spark server whose tables are in the store."""
-    libraries = ",".join(map(str, [jar(HADOOP_S3), *jars(AMAZON_S3)]))
-    where = {"spark.jars": libraries, "spark.sql.warehouse.dir": f"s3a://{BUCKET}/warehouse"}
-    with server(**store.s3a(), **where) as remote:
+    with server(**store.warehouse()) as remote:
         yield remote
 
 

@@ -6,24 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.hive import HiveLake, hive_server
-from tests.support.lake import AMAZON_S3, HADOOP_S3
-from tests.support.maven import jar, jars
-from tests.support.seaweed import BUCKET, Seaweed, seaweed
+from tests.support.seaweed import BUCKET, Seaweed
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    with seaweed(tmp_path_factory.mktemp("store")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def spark(store: Seaweed) -> Iterator[str]:
-    libraries = ",".join(map(str, [jar(HADOOP_S3), *jars(AMAZON_S3)]))
-    where = {"spark.jars": libraries, "spark.sql.warehouse.dir": f"s3a://{BUCKET}/warehouse"}
-    with hive_server(**store.s3a(), **where) as remote:
+    with hive_server(**store.warehouse()) as remote:
         yield remote
 
 

@@ -33,6 +33,9 @@ TABLE = [
     ("", ""),
     ("# Detailed Table Information", ""),
     ("Location", "s3a://b/t/"),
+    ("Provider", "PARQUET"),
+    ("# Column Default Values", ""),
+    ("Provider", "'hive'"),
 ]
 
 
@@ -57,6 +60,7 @@ class Rows(list[Any]):
 def test_a_table_is_told_from_columns_of_any_name() -> None:
     found = describe(Session(), "t")
     assert (found.partitioned_by, found.location) == ({"Day": "date", "n": "int", "c": "string"}, "s3a://b/t")
+    assert found.provider == "parquet", "a default of a column follows under the same name"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any, Mapping
 from retrofill.outputs.tables.delta import Delta
 from retrofill.outputs.tables.delta_target import DeltaTarget
 from retrofill.outputs.tables.hive import Hive
+from retrofill.outputs.tables.hive_partitions import describe
 from retrofill.outputs.tables.hive_target import HiveTarget
 from retrofill.outputs.tables.iceberg import Iceberg
 from retrofill.outputs.tables.iceberg_target import IcebergTarget
@@ -22,12 +23,8 @@ TARGETS: Mapping[str, type[Target]] = {
     "delta": DeltaTarget,
     **dict.fromkeys(HIVE, HiveTarget),
 }
-# Begins what ``DESCRIBE`` says of the table. It lists columns before, which may have any name, and the defaults of some after.
-_OF_THE_TABLE = "# Detailed Table Information"
 
 
 def provider_of(session: Any, table: str) -> str:
     """The format of a table, in lower case."""
-    rows = session.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
-    begin = max((n for n, row in enumerate(rows) if row.col_name == _OF_THE_TABLE), default=0)
-    return next((str(row.data_type).lower() for row in rows[begin:] if row.col_name == "Provider"), "unknown")
+    return describe(session, table).provider

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Collection, Mapping
 
 from retrofill.outputs.kept import AREA, NotKept
-from retrofill.outputs.publication import PublishedAgain
 from retrofill.outputs.tables import hive_records as records
+from retrofill.outputs.tables.changes import published_again, undoing
 from retrofill.outputs.tables.group import Group, Member
 from retrofill.outputs.tables.hive_partitions import Partition, Partitions, Spec, describe, name_of
 from retrofill.outputs.tables.key import Key
@@ -146,20 +146,18 @@ class Hive:
 
     def changed(self, group: Group) -> dict[int, Exception]:
         """The runs of an undo that must not be published, by id, and why."""
-        undoing = [each for each in group.members if each.output.undoes and not each.run.over_changes]
-        known = records.records(self.session, group) if undoing else []
-        if undoing:
-            self.session.sql(f"REFRESH TABLE {self.table}")
+        undoes = undoing(group)
+        if not undoes:
+            return {}
+        known = records.records(self.session, group)
+        self.session.sql(f"REFRESH TABLE {self.table}")
         errors: dict[int, Exception] = {}
-        for member in undoing:
+        for member in undoes:
             published = _published(known, member)
             if published is None:
                 errors[member.run.id] = not_kept(self.table, member.output.undoes)
             elif not self._has_still(group, member, *published):
-                errors[member.run.id] = PublishedAgain(
-                    f"the rows of {self.table} were changed after run {member.output.undoes} had published them, so its undo "
-                    "leaves them alone"
-                )
+                errors[member.run.id] = published_again(member)
         return errors
 
     def _has_still(self, group: Group, member: Member, record: records.Record, content: str) -> bool:
@@ -211,7 +209,7 @@ def refuse_other_readers(session: Any, table: str, spec: Spec, partition: Partit
 
     Spark does not look at a partition's own if the table is one of its data sources.
     """
-    if list(partition.readers) != list(partition.of_table) and describe(session, table).about["Provider"] == "hive":
+    if list(partition.readers) != list(partition.of_table) and describe(session, table).provider == "hive":
         raise NotPublished(OTHER_READERS.format(partition=name_of(spec), table=table))
 
 

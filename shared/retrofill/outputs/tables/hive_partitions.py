@@ -24,10 +24,15 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True)
 class TableInfo:
-    """What a metastore knows of a table. ``partitioned_by``: names and types. ``about``: by Spark's names."""
+    """What a catalog knows of a table. ``partitioned_by``: names and types. ``about``: by Spark's names."""
 
     partitioned_by: Mapping[str, str]
     about: Mapping[str, str]
+
+    @property
+    def provider(self) -> str:
+        """The format, in lower case."""
+        return self.about.get("Provider", "unknown").lower()
 
     @property
     def location(self) -> str:
@@ -42,7 +47,8 @@ def describe(session: Any, table: str) -> TableInfo:
     columns = _last(rows, "# Partition Information", begin)
     # A heading, the columns, and an empty row.
     partitioned_by = {row.col_name: row.data_type for row in rows[columns + 2 : begin] if row.data_type}
-    return TableInfo(partitioned_by, {row.col_name: row.data_type for row in rows[begin:]})
+    # The defaults of columns follow, under names that may be those of facts.
+    return TableInfo(partitioned_by, {row.col_name: row.data_type for row in reversed(rows[begin:])})
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class HiveTarget:
     def create_like(self, staged: str) -> Filled:  # noqa: ARG002 - none is created
         # Whether a script wrote to such a table cannot be told, as it has no versions.
         raise CannotStage(
-            f"{self._table} is a {describe(self._session, self._table).about.get('Provider')} table, which cannot be lent to a "
+            f"{self._table} is a {describe(self._session, self._table).provider} table, which cannot be lent to a "
             "script or program: write it in a function, with run.stage_table, or in a file of SQL"
         )
 
@@ -54,7 +54,7 @@ class HiveTarget:
         if isinstance(rows, Locations):
             Partitions(self._session, output.staged).add({**rows.of})
             return
-        if describe(self._session, self._table).about["Provider"] == "hive":
+        if describe(self._session, self._table).provider == "hive":
             # Only a directory of ours is written to.
             self._session.conf.set(_DYNAMIC, "nonstrict")
         try:
@@ -72,7 +72,7 @@ def refuse_partitions(session: Any, table: str, key: Key, intervals: Sequence[In
     other = next((each.name for each in key.columns if each.name.lower() not in own), None)
     if other is not None:
         raise CannotStage(
-            f"{table} is not partitioned by {other!r}: of a {info.about.get('Provider')} table whole partitions are replaced, "
+            f"{table} is not partitioned by {other!r}: of a {info.provider} table whole partitions are replaced, "
             f"so partition it by {key.column}, or use an Iceberg or Delta table"
         )
     if any(each.type in CLOCKS for each in key.columns):
