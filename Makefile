@@ -19,7 +19,7 @@ export RETROFILL_HOME ?= $(CURDIR)/.retrofill
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo check test verify chaos bench bench-peers lint types schemas lock clean
+.PHONY: help setup demo compose-demo check test verify chaos bench bench-peers lint types schemas archive lock clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,7 +44,8 @@ compose-demo: setup ## thirty days on containers, two replicas a service, some k
 check: setup lint types schemas ## the fast tier: lint, types, schemas, every test without servers, 100 simulated schedules
 	$(BIN)/python -m pytest --quiet --no-servers $(PARALLEL)
 
-test: setup lint types schemas ## what CI runs: all checks and tests (WORKERS=1: one after the other)
+test: setup ## what CI runs: all checks and tests (WORKERS=1: one after the other)
+	@$(MAKE) --no-print-directory --jobs 2 types archive lint schemas
 	$(BIN)/python -m pytest $(PARALLEL)
 
 verify: setup lint types schemas ## the long tier: everything, nothing skipped; writes the results pages (SEED=: of the day)
@@ -70,6 +71,10 @@ types: setup
 
 schemas: setup
 	$(BIN)/python -m tools.schemas --check --docs docs/messages.md schemas
+
+# Spark's classes as Java maps them: it takes a core for half a minute, and most of the start of each Spark server after it.
+archive: setup
+	$(BIN)/python -m tests.support.jvm
 
 lock: ## pin what is installed anew (needs uv)
 	uv pip compile requirements-build.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements-build.lock

@@ -13,7 +13,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.support import reaper, scheduling
+from tests.support import jvm, reaper, scheduling
 from tests.support.forks import Nursery
 from tests.support.installation import Installation
 from tests.support.servers import Servers
@@ -38,10 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # An example that is slow on a busy machine is no failure.
     hypothesis.settings.register_profile("any machine", deadline=None)
     hypothesis.settings.load_profile("any machine")
-    # Java processes live for about a minute here. The optimizing JIT would only take CPU from the
-    # tests. Without it there is a fifth of the room for compiled code: Spark would fill that, and spend
-    # more than half of its time on making room in it and on compiling the same again.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m")
+    os.environ.setdefault("JDK_JAVA_OPTIONS", jvm.options())
     config.stash[WATCHER] = reaper.watch()
 
 

@@ -196,7 +196,7 @@ def why_dropped(one: Pending) -> str | None:
 
 
 def unknown(what: str, setting: str, known: Iterable[str]) -> Impossible:
-    """The outcome for a name that a setting lacks; ``what`` says so."""
+    """The outcome for a name that is missing in a setting; ``what`` says so."""
     return Impossible(f"{what} ({setting}); names there: {', '.join(sorted(known)) or 'none'}")
 
 

@@ -1,4 +1,4 @@
-"""Where settings come from besides the environment, and the checks of their values."""
+"""Sources of settings besides the environment, and the checks of their values."""
 
 from __future__ import annotations
 

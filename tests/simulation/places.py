@@ -1,4 +1,4 @@
-"""Where runs publish: one place for each interval, which others change too, and which a later publisher fences."""
+"""The places where runs publish: one for each interval, which others change too, and which a later publisher fences."""
 
 from __future__ import annotations
 

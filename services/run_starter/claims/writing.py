@@ -1,6 +1,6 @@
 """Turns of attempts that write the same place (``Pipeline(writes=…)``): one of them at a time.
 
-An attempt gets all that it writes at once, or nothing, so none has what another one lacks.
+An attempt gets all places that it writes at once, or none, so two attempts never wait for each other.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def attempt(
     notes: Notes,
     known: dict[str, Any] | None,
 ) -> None:
-    """Serve one attempt. ``known``: the application, as Spark last told."""
+    """Serve one attempt. ``known``: the application that Spark last named."""
     ending = Ending(notes.leave)
     end_with_host(ending)
     set_up(config)

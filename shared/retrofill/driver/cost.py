@@ -89,7 +89,7 @@ def _read(rest: _Rest, tag: str | None) -> Cost:
 
 
 def _jobs(rest: _Rest, application: str, tag: str | None) -> list[Mapping[str, Any]]:
-    """The jobs, once the UI knows that they ended: it learns of that a little later than the driver."""
+    """The jobs, once the UI knows that they ended: it learns this a little later than the driver."""
     while True:
         jobs = [job for job in rest.get(f"{application}/jobs") if tag is None or _has(job, tag)]
         if all(job["status"] != "RUNNING" for job in jobs) or rest.left() < SECONDS / 2:

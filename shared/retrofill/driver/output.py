@@ -1,4 +1,4 @@
-"""Where a driver's output goes: while it executes an attempt, to that attempt's own log.
+"""Sends a driver's output to the log of the attempt that it executes.
 
 The file descriptors are redirected, so this includes what child processes and libraries print.
 """

@@ -15,7 +15,7 @@ from retrofill.errors import first_line
 from retrofill.protocol.definition import Script
 from retrofill.protocol.script_texts import BadArgument
 
-# Where Spark keeps tables and their catalog, unless it is told another place.
+# Where Spark keeps tables and their catalog, unless a setting names another place.
 _TABLES = ("spark-warehouse", "metastore_db")
 _SHOWN = 5
 
@@ -41,7 +41,7 @@ class WorkingDirectory:
 
 
 def prepared(script: Script, fields: Fields, folder: Path, *, remote: bool = False) -> tuple[Script, WorkingDirectory]:
-    """Make the working directory in the private ``folder``. Returns the script with the files that Spark is to be told of.
+    """Make the working directory in the private ``folder``. Returns the script with the files to pass to Spark.
 
     ``remote``: it runs in the cluster, where Spark puts all of them. Raises ``BadArgument``, and what a template that stages
     raises.

@@ -12,7 +12,7 @@ class NoSuchTable(CannotStage):
 
 
 class NoSuchColumn(CannotStage):
-    """The table has no column of that name, or none that can tell intervals apart."""
+    """The table has no column of that name, or none that distinguishes intervals."""
 
 
 class DoesNotFit(CannotStage):

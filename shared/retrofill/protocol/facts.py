@@ -36,7 +36,7 @@ class SparkApplication:
 
 @dataclass(frozen=True)
 class Published:
-    """A folder or table that a run has replaced. ``version``: the table's since then, if it told.
+    """A folder or table that a run has replaced. ``version``: the table's since then, if it is known.
 
     ``replaced_change``: whether that was changed after the state that a review had approved.
     """
@@ -48,7 +48,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Cost:
-    """What Spark used, as far as it told: seconds of executor cores, bytes and rows."""
+    """The resources that Spark reported: seconds of executor cores, bytes and rows."""
 
     core_seconds: float | None = None
     shuffle_bytes: int | None = None

@@ -50,7 +50,7 @@ def located(script: Mapping[str, Any], place: Callable[[str], str], fill: Callab
 def as_applied(task: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """The task with absolute paths of its script and the files of that, looked for in ``folder`` first.
 
-    Its templates and its file of SQL are read: what a request lacks for them is to be known before they are filled in.
+    Reads its templates and its file of SQL, so that values missing in a request are found before they are filled in.
     Raises ``ValueError``.
     """
     script = task["submit"]

@@ -1,4 +1,4 @@
-"""Where texts have fields, like ``{interval.start:%Y-%m-%d}``. What these become is known with a run (``script_texts``)."""
+"""Finds the fields of texts, like ``{interval.start:%Y-%m-%d}``. Their values belong to a run (``script_texts``)."""
 
 from __future__ import annotations
 

@@ -373,7 +373,7 @@ class BackfillProgress(BackfillEvent):
     estimated_end: Moment | None = Field(None, description="When it probably ends")
     earliest_end: Moment | None = Field(None, description="Start of the estimate's range")
     latest_end: Moment | None = Field(None, description="End of the estimate's range")
-    cost: Cost | None = Field(None, description="What Spark used so far, as far as it told")
+    cost: Cost | None = Field(None, description="Resources that Spark has reported so far")
 
 
 class RunCancelAccepted(BackfillEvent):

@@ -8,7 +8,7 @@ from retrofill_core.contract.base import Facts
 
 
 class Cost(Facts):
-    """What Spark used, as far as it told."""
+    """The resources that Spark reported."""
 
     core_seconds: float | None = Field(None, ge=0, description="Seconds of executor cores: the run time of all tasks")
     shuffle_bytes: int | None = Field(None, ge=0, description="Bytes written for shuffles")

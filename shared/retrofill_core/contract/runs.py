@@ -118,7 +118,7 @@ class AttemptEnded(Report):
     )
     error: ErrorInfo | None = Field(None, description="Why it failed, was lost or released")
     stays: bool = Field(False, description="Whether the driver's process stays for another attempt")
-    cost: Cost | None = Field(None, description="What Spark used for the attempt, if it told")
+    cost: Cost | None = Field(None, description="Resources that Spark used for the attempt, if it reported them")
 
 
 class RunReport(Report):

@@ -33,7 +33,7 @@ S = CallbackState
 MACHINE = machine(
     "callback",
     {
-        # Dropped: nobody was told, and nobody needs to be any more.
+        # Dropped: it was not delivered, and its subject no longer matters.
         S.PENDING: (S.RUNNING, S.DROPPED),
         S.RUNNING: (S.SUCCEEDED, S.FAILED, S.PENDING),
         S.SUCCEEDED: (),

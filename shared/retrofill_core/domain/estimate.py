@@ -1,4 +1,4 @@
-"""When a backfill will probably end, from how long its attempts took. Pure.
+"""Estimates when a backfill will end, from how long its attempts took. Pure.
 
 The work left is priced like attempts of the sizes in use (``batch_size.fit``), corrected by how
 recent ones compare with that line, and divided among as many drivers as were busy.

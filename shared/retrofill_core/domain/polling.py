@@ -1,4 +1,4 @@
-"""When the owner of a shard checks its due rows again. Pure."""
+"""The time of the next check of a shard's due rows by its owner. Pure."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SERVICE_LIMITS = {
     # One thread serves all shards of an instance: a lock in one of them must not stop the others.
     "lock_timeout": "1s",
 }
-# A commit that a standby may lack must not be acted on, whatever the login's default; remote_apply waits for more.
+# A commit must be acted on only if the standby has it, whatever the login's default; remote_apply waits for more.
 _DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')"

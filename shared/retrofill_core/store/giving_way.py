@@ -1,4 +1,4 @@
-"""When a batch gives its seat and slots to another backfill that waits: asked with the permission for each next run.
+"""Decides whether a batch gives its seat and slots to another backfill that waits: asked with the permission for each next run.
 
 Only if the seat goes to that backfill by fair sharing (``Rank``), which then has fewer live attempts: the batch that gives
 way is served last, so it comes after others with as many.

@@ -185,7 +185,7 @@ _COST = (
 
 
 def costs(conn: Connection, ids: Collection[str]) -> dict[str, dict[str, Any]]:
-    """What Spark used for the attempts of each backfill of which it told."""
+    """The resources that Spark reported for the attempts of each backfill that has any."""
     rows = conn.execute(_COST, {"ids": sorted(ids)})
     return {id: dict(zip(COSTS, map(_number, sums), strict=True)) for id, *sums in rows}
 

@@ -18,7 +18,7 @@ MOST_COMPARED = 10_000
 
 
 def unfillable(pipeline: PipelineDefinition, conf: Mapping[str, Any], found: Intervals | Rejection) -> Rejection | None:
-    """The rejection of a request whose ``conf`` lacks what a script needs, or makes a path that cannot be staged."""
+    """The rejection of a request whose ``conf`` has no value for a field of a script, or makes a path that cannot be staged."""
     if isinstance(found, Rejection):
         return None
     for task in pipeline.tasks:

@@ -1,4 +1,4 @@
-"""When the relay publishes: at once, or a moment later if nobody acts on the events."""
+"""The relay publishes at once, or a moment later if nobody acts on the events."""
 
 import math
 import threading

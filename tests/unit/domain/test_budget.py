@@ -1,4 +1,4 @@
-"""When a budget is used up."""
+"""A budget is used up at its amount, not before."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class HiveTarget:
         return Filled()
 
     def create_like(self, staged: str) -> Filled:  # noqa: ARG002 - none is created
-        # Whether a script wrote to such a table cannot be told, as it has no versions.
+        # Such a table has no versions, so writes of a script to it are not detected.
         raise CannotStage(
             f"{self._table} is a {describe(self._session, self._table).provider} table, which cannot be lent to a "
             "script or program: write it in a function, with run.stage_table, or in a file of SQL"
