@@ -17,7 +17,7 @@ from retrofill.outputs.patience import NotNow
 from retrofill.outputs.places import PlaceTaken
 from retrofill.outputs.publication import Publication, PublishedAgain, StagedOutputGone, publish
 from retrofill.outputs.reviewed import Reviewed
-from retrofill.outputs.tables.group import Group, groups_of
+from retrofill.outputs.tables.group import Group, earlier_groups, groups_of
 from retrofill.outputs.tables.protocol import TableGone
 from retrofill.outputs.tables.publication import NotPermitted, TablePublication, Tables
 from retrofill.protocol.errors import error_info
@@ -105,12 +105,14 @@ def publish_all(
     place of an output since a review had approved the run. Idempotent, also across drivers. Raises ``NotPermitted`` if
     another publisher has replaced this one.
     """
-    reviewed = Reviewed(launch, attempt, tables)
+    accepted = [*runs, *(run for run in launch.siblings if run.accepted_attempt == attempt)]
+    reviewed = Reviewed(launch, attempt, accepted, tables)
     published: dict[int, list[Published]] = {run.id: [] for run in runs}
     ended = _changed_in_advance(reviewed, runs)
-    siblings = [run for run in launch.siblings if run.accepted_attempt == attempt]
-    for group in groups_of(launch, attempt, [*runs, *siblings]):
-        for id, result in _publish_table(group, launch, runs, ended, reviewed, tables).items():
+    groups = groups_of(launch, attempt, accepted)
+    for group in groups:
+        earlier = earlier_groups(group, groups)
+        for id, result in _publish_table(group, earlier, launch, runs, ended, reviewed, tables).items():
             if isinstance(result, Published):
                 published[id].append(result)
             else:
@@ -133,7 +135,7 @@ def put_off(error: BaseException) -> Result:
 
 
 def _changed_in_advance(reviewed: Reviewed, runs: Sequence[LaunchedRun]) -> dict[int, NotPublished]:
-    """Runs of several outputs of which one would not be published: then none is."""
+    """Runs of several outputs of which one would not be published: then none is, unless a lost publisher had begun."""
     several = [run for run in runs if len(run.outputs) > 1 and run.bases]
     try:
         return {**reviewed.changed(several)}
@@ -152,6 +154,7 @@ def _held(run: LaunchedRun, by: BaseChanged, reviewed: Reviewed) -> Result:
 
 def _publish_table(
     group: Group,
+    earlier: Sequence[Group],
     launch: Launch,
     runs: Sequence[LaunchedRun],
     ended: Mapping[int, NotPublished],
@@ -167,7 +170,7 @@ def _publish_table(
     unfit = {id: _reason(each) for id, each in ended.items() if id in wanted}
     over = {run.id for run in group.runs if run.over}
     publication = TablePublication(
-        group, tables.permitted, wanted, unfit, over, launch.keep_replaced_days, reviewed.rows(group)
+        group, tables.permitted, wanted, unfit, over, launch.keep_replaced_days, reviewed.rows(group), earlier
     )
     waits: Result | None = None
     try:

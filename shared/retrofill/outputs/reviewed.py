@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Collection, Mapping, Sequence
 
 from retrofill.outputs.base import Base, BaseChanged, base_of_folder
 from retrofill.outputs.kept import key_of
 from retrofill.outputs.publication import Publication, refuse_changed_base
 from retrofill.outputs.tables.base import ReviewedRows, bases_of_table
 from retrofill.outputs.tables.formats import FORMATS
-from retrofill.outputs.tables.group import Group, Member, groups_of
-from retrofill.outputs.tables.publication import Tables
+from retrofill.outputs.tables.group import Group, Member, earlier_groups, groups_of
+from retrofill.outputs.tables.publication import Tables, versions_in
 from retrofill.protocol.launch import Launch, LaunchedRun, Piece
 from retrofill.protocol.table_output import TableOutput
 
@@ -44,9 +44,11 @@ def _bases(group: Group, session: Any) -> list[Base]:
 class Reviewed:
     """The outputs of accepted runs beside the state of their places that a review has approved, if one has."""
 
-    def __init__(self, launch: Launch, attempt: int, tables: Tables) -> None:
+    def __init__(self, launch: Launch, attempt: int, accepted: Sequence[LaunchedRun], tables: Tables) -> None:
+        """``accepted``: all runs of the attempt that were accepted."""
         self._launch = launch
         self._attempt = attempt
+        self._accepted = accepted
         self._tables = tables
 
     def rows(self, group: Group) -> ReviewedRows:
@@ -61,11 +63,18 @@ class Reviewed:
         return Publication(Path(output), key, self._attempt, run.publication, days, *more)
 
     def changed(self, runs: Sequence[LaunchedRun]) -> dict[int, BaseChanged]:
-        """The runs of which a place was changed, by id. Raises ``NotNow``."""
+        """The runs of which a place was changed, by id, other than by a publisher of theirs. Raises ``NotNow``."""
         found: dict[int, BaseChanged] = {}
-        for group in groups_of(self._launch, self._attempt, runs):
-            for id, by in self._compared(group, self.rows(group)).items():
-                found.setdefault(id, by)
+        tables = {
+            (run.id, run.review, table.staged) for run in runs for table in map(TableOutput.of, run.outputs) if table
+        }
+        # Delta knows a group by all of its runs.
+        groups = groups_of(self._launch, self._attempt, self._accepted)
+        for group in groups:
+            wanted = {id for id, review, staged in tables if (review, staged) == (group.review, group.output.staged)}
+            if wanted:
+                for id, by in self._compared(group, wanted, earlier_groups(group, groups)).items():
+                    found.setdefault(id, by)
         for run in runs:
             for output in filter(_is_folder, run.outputs):
                 try:
@@ -94,12 +103,23 @@ class Reviewed:
         (base,) = self._tables.retried(table.table, lambda: _bases(group, self._tables.session()))
         return base
 
-    def _compared(self, group: Group, rows: ReviewedRows) -> dict[int, BaseChanged]:
+    def _compared(self, group: Group, wanted: Collection[int], earlier: Sequence[Group]) -> dict[int, BaseChanged]:
+        """Of the runs that are ``wanted``, unless a publisher has published them or begun to."""
         output = group.output
 
         def once() -> dict[int, BaseChanged]:
             session = self._tables.session()
-            return rows.changed(FORMATS[output.format](session, output.table), group, session)
+            table = FORMATS[output.format](session, output.table)
+            done = versions_in(table, [*earlier, group])
+            rest = [
+                each
+                for each in group.singles()
+                if each.runs[0].id in wanted and each.runs[0].id not in done and not table.is_begun(each)
+            ]
+            if not rest:
+                return {}
+            open = replace(group, members=tuple(member for each in rest for member in each.members))
+            return self.rows(open).changed(table, open, session)
 
         return self._tables.retried(output.table, once)
 

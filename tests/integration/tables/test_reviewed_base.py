@@ -25,7 +25,7 @@ from retrofill.outputs import publication as of_folders
 from retrofill.outputs.base import BaseChanged, base_of_folder
 from retrofill.outputs.reviewed import remember
 from retrofill.outputs.tables.base import ReviewedRows
-from retrofill.outputs.tables.publication import Tables
+from retrofill.outputs.tables.publication import NotPermitted, Tables
 from retrofill.protocol.launch import LaunchedRun
 from retrofill.protocol.table_output import TableOutput
 from retrofill.states.attempt import AttemptMode
@@ -77,8 +77,13 @@ class Reviewed:
         )
 
 
-def publish(attempt: Attempt, runs: list[LaunchedRun], siblings: Sequence[LaunchedRun] = ()) -> dict[int, Result]:
-    """The results by run id. ``siblings``: those that are published already."""
+def publish(
+    attempt: Attempt,
+    runs: list[LaunchedRun],
+    siblings: Sequence[LaunchedRun] = (),
+    permitted: Callable[[Sequence[LaunchedRun]], bool] = lambda _: True,
+) -> dict[int, Result]:
+    """The results by run id. ``siblings``: those that are published already. Raises ``NotPermitted``."""
     if not runs:
         return {}
     of_publisher = replace(
@@ -95,7 +100,7 @@ def publish(attempt: Attempt, runs: list[LaunchedRun], siblings: Sequence[Launch
     def lost(why: str) -> None:
         raise AssertionError(why)
 
-    tables = Tables(of_publisher, cast(Sessions, attempt.sessions), lambda _: True, lost)
+    tables = Tables(of_publisher, cast(Sessions, attempt.sessions), permitted, lost)
     return {run.id: result for run, result in publish_all(of_publisher, attempt.launch.attempt_id, runs, tables)}
 
 
@@ -392,6 +397,38 @@ def test_of_several_outputs_none_is_published_if_one_was_changed(lake: Lake, tmp
     assert seen == (["mine", "old"] if changed == "table" else ["old", "mine"])
     assert staged.publish()[0].published
     assert [table.content()[0], folder.content()[0]] == ["new", "new"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("theirs", some(["nothing", "a value"], "nothing"))
+@pytest.mark.parametrize("runs", some([1, DAYS], DAYS))
+@pytest.mark.parametrize("target", some(["iceberg", "delta"], "delta"), indirect=True)
+def test_what_a_publisher_published_that_was_lost_between_two_tables_is_no_change(
+    target: Table, runs: int, theirs: str
+) -> None:
+    """``theirs``: what somebody does to the table that it has not come to."""
+    lake, other = target.lake, Table(target.lake, target.folder)
+    attempt = lake.attempt(run_id=10, runs=runs)
+    rows = attempt.rows(*((f"2013-01-0{day + 1}", 0, "new") for day in range(runs)))
+    second = lake.create(f"{lake.table}_second")
+    for table in (lake.table, second):
+        attempt.staging.tables.stage("a", attempt.spark, rows, table, "day")
+    attempt.outputs = attempt.staging.seal()
+    staged = reviewed(attempt)
+    asked = itertools.count()
+    with pytest.raises(NotPermitted):
+        launched = [staged.published(run) for run in attempt.launch.runs]
+        publish(attempt, launched, permitted=lambda _: next(asked) == 0)
+    assert (other.content()[0], lake.content(second)) == ("new", []), "the first table is published"
+    if theirs != "nothing":
+        lake.spark.sql(f"INSERT INTO {second} VALUES (DATE'2013-01-01', 7, 'mine')").collect()
+    results = staged.publish()
+    changed = [[getattr(TableOutput.of(each), "table", None) for each in result.changed] for result in results.values()]
+    assert changed == [[second] if theirs != "nothing" and day == 0 else [] for day in range(runs)]
+    assert all(result.published for result in staged.publish().values())
+    new = [f"{day + 1} new" for day in range(runs)]
+    assert (lake.content(second), target.content()) == (new, ["new"] * runs + ["old"] * (DAYS - runs))
+    lake.spark.sql(f"DROP TABLE {second}").collect()
 
 
 @pytest.mark.spark

@@ -108,3 +108,8 @@ def groups_of(launch: Launch, attempt: int, runs: Iterable[LaunchedRun]) -> list
             for review in range(run.review + 1):
                 found.setdefault((table.staged, review), []).append(Member(run, table))
     return [Group(launch, attempt, tuple(members), review) for (_, review), members in found.items()]
+
+
+def earlier_groups(group: Group, groups: Iterable[Group]) -> list[Group]:
+    """Those of earlier reviews of the same table."""
+    return [each for each in groups if each.output.staged == group.output.staged and each.review < group.review]

@@ -56,7 +56,8 @@ class NotPermitted(Exception):
 class TablePublication:
     """What an accepted attempt staged for one table.
 
-    ``whole``: the group of all its runs. ``wanted``: the ids of those to be published now. ``failed``: of these, those
+    ``whole``: the group of all its runs. ``earlier``: those of earlier reviews, in which a run may have been published before
+    another output of its was changed. ``wanted``: the ids of those to be published now. ``failed``: of these, those
     that must not be, because of another output of theirs. ``over``: the ids of those that have ended. ``reviewed``: what a
     review has approved. ``replaced_changes``: the ids of those that replaced something else.
     """
@@ -68,6 +69,7 @@ class TablePublication:
     over: Collection[int] = ()
     keep_days: int = 0
     reviewed: ReviewedRows | None = None
+    earlier: Sequence[Group] = ()
     replaced_changes: set[int] = field(default_factory=set)
     results: dict[int, TableResult] = field(default_factory=dict)
 
@@ -186,6 +188,18 @@ class Tables:
             self._lost(f"Spark lost the session: {line_of(loss)}")
 
 
+def versions_in(table: Format, groups: Iterable[Group]) -> dict[int, str]:
+    """The runs of whole groups that publishers have published, by id: the table's versions since then."""
+    found: dict[int, str] = {}
+    left = [part for group in groups for part in table.groups(group)]
+    for group in left:
+        seen = table.look(group, again=True)
+        found.update(seen.versions)
+        if seen.burned and len(group.members) > 1:
+            left += group.halves()
+    return found
+
+
 def steps(publication: TablePublication, session: Any, *, again: bool = True) -> Steps:
     """One try, step by step: yields a step's name before each change of a table.
 
@@ -193,6 +207,8 @@ def steps(publication: TablePublication, session: Any, *, again: bool = True) ->
     """
     output = publication.whole.output
     table = FORMATS[output.format](session, output.table)
+    # Their rows are not staged any more.
+    publication.settle(versions_in(table, publication.earlier))
     whole = publication.whole if table.fixed else publication.open(publication.whole)
     for group in table.groups(whole) if whole else ():
         yield from _publish(publication, table, group, session, again=again)
