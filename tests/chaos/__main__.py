@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.chaos.oracle import Violation
-from tests.chaos.plays import LONG, PLAYS, SPARK
+from tests.chaos.plays import PLAYS, SPARK
 from tests.chaos.profiles import FULL, PROFILES
 from tests.chaos.reliability import PAGE, section, write
 from tests.chaos.report import Result, facts, row, table
@@ -34,7 +34,7 @@ def main() -> int:
     # librdkafka logs every lost connection, which is expected here.
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
-    names = asked.only.split(",") if asked.only else [*LONG, SPARK]
+    names = asked.only.split(",") if asked.only else [*PLAYS, SPARK]
     if unknown := set(names) - {*PLAYS, SPARK}:
         _say(f"no scenario is called {', '.join(sorted(unknown))}; there are {', '.join([*PLAYS, SPARK])}")
         return 2

@@ -1,4 +1,4 @@
-"""All scenarios by command-line name. The long run plays ``LONG``, the tests play ``SHORT``."""
+"""All scenarios by command-line name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.chaos import (
     scenarios,
     server_faults,
     several,
-    short,
     small_disk,
     supervisors,
     switches,
@@ -21,7 +20,7 @@ from tests.chaos import (
 )
 from tests.chaos.scenarios import Scenario
 
-LONG: dict[str, Scenario] = {
+PLAYS: dict[str, Scenario] = {
     "kills": scenarios.kills,
     "crash-points": scenarios.crash_points,
     "freezes": scenarios.freezes,
@@ -53,7 +52,5 @@ LONG: dict[str, Scenario] = {
     "requests-at-once": overload.requests_at_once,
     "giant": overload.giant,
 }
-SHORT: dict[str, Scenario] = {"short": short.short}
-PLAYS = LONG | SHORT
 # Uses the whole stack instead of an installation.
 SPARK = "spark-stack"

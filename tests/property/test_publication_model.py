@@ -246,7 +246,13 @@ def test_a_publisher_stopped_anywhere_is_replaced_by_another_of_the_same_run(tar
             assert content(target) == "run 2", f"stopped after {stops}"
 
 
-def interleavings(counts: tuple[int, int], switches: int = 3) -> Iterator[tuple[int, ...]]:
+@pytest.fixture
+def switches(pytestconfig: pytest.Config) -> int:
+    """The bound of ``interleavings``: their number grows with its power."""
+    return 3 if pytestconfig.getoption("--long") else 2
+
+
+def interleavings(counts: tuple[int, int], switches: int) -> Iterator[tuple[int, ...]]:
     """All orders of the two publishers' steps with up to ``switches`` switches, either publisher
     first.
     """
@@ -265,10 +271,10 @@ def _go_on(counts: tuple[int, int], who: int, switches: int) -> Iterator[tuple[i
 
 
 @interleaved
-def test_two_publishers_of_one_run_in_every_interleaving(target: Path) -> None:
+def test_two_publishers_of_one_run_in_every_interleaving(target: Path, switches: int) -> None:
     longest = length(staged(target, 2))
     # The second publisher needs more steps, because it takes over what the first one had.
-    for order in interleavings((longest, longest + 2)):
+    for order in interleavings((longest, longest + 2), switches):
         fresh(target)
         publication = staged(target, 2)
         publishers = [Publisher(publication), Publisher(again(publication, 1))]
@@ -282,9 +288,9 @@ def test_two_publishers_of_one_run_in_every_interleaving(target: Path) -> None:
 
 
 @interleaved
-def test_a_former_run_and_a_later_one_in_every_interleaving(target: Path) -> None:
+def test_a_former_run_and_a_later_one_in_every_interleaving(target: Path, switches: int) -> None:
     former_steps, later_steps = length(staged(target, 2)), length(staged(target, 3))
-    for order in interleavings((former_steps, later_steps + 2)):
+    for order in interleavings((former_steps, later_steps + 2), switches):
         fresh(target)
         publishers = [Publisher(staged(target, 2)), Publisher(staged(target, 3))]
         for who in order:

@@ -69,7 +69,15 @@ def test_what_drivers_run_is_imported_without_any_package(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("module", ["retrofill", "retrofill_core.contract", "retrofill_core.domain.planning"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "retrofill",
+        "retrofill_core.contract",
+        "retrofill_core.domain.planning",
+        "retrofill_core.attempt_logs.writer",
+    ],
+)
 def test_importing_it_loads_no_client(module: str) -> None:
     code = f"import sys, {module}; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from retrofill_core.settings import Settings
+if TYPE_CHECKING:
+    # Not loaded by the writer, which starts with each host: settings take longer than all else that it needs.
+    from retrofill_core.settings import Settings
 
 # Attempts per folder, so that no folder gets too large.
 PER_FOLDER = 1000

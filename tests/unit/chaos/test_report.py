@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from tests.chaos.oracle import Violation
-from tests.chaos.plays import LONG
+from tests.chaos.plays import PLAYS
 from tests.chaos.profiles import PROFILES, SMALLER
 from tests.chaos.reliability import MARKERS, PAGE, commit, section
 from tests.chaos.report import Result
@@ -71,5 +71,5 @@ def test_the_page_has_its_markers() -> None:
 
 
 def test_the_smaller_profile_plays_all_there_is() -> None:
-    assert SMALLER.keys() <= LONG.keys()
-    assert all(LONG.keys() <= plays.keys() for plays in PROFILES.values())
+    assert SMALLER.keys() <= PLAYS.keys()
+    assert all(PLAYS.keys() <= plays.keys() for plays in PROFILES.values())
