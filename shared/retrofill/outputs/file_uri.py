@@ -21,7 +21,7 @@ def path_in(uri: str) -> str | None:
 def local_path(path: str) -> Path:
     """The directory of an absolute path or ``file:`` URI. Raises ``CannotStage`` for anything else.
 
-    Publication needs a rename of directories that is atomic and fails if the source is missing, as
+    Publication needs a rename of directories that is atomic and fails if its source is missing or its target is not, as
     on POSIX.
     """
     local, other = path_in(str(path)), _SCHEME.match(str(path))
@@ -29,8 +29,8 @@ def local_path(path: str) -> Path:
         path = unquote(local)
     elif other is not None:
         raise CannotStage(
-            f"{path} cannot be staged: {other.group(1)}: has no atomic rename of directories; use a local or shared POSIX file "
-            "system, or write a table with run.stage_table"
+            f"{path} cannot be staged: a rename on {other.group(1)}: does not fail when it must; make a table whose partitions are "
+            "in that directory and stage its rows (run.stage_table, or a file of SQL), or use a POSIX file system"
         )
     try:
         path.encode()

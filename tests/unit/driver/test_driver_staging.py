@@ -49,8 +49,8 @@ def test_every_character_of_a_local_path_counts(scheme: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("s3a://bucket/day=1", "s3a: has no atomic rename of directories"),
-        ("hdfs://name/day=1", "hdfs: has no atomic rename of directories"),
+        ("s3a://bucket/day=1", "a rename on s3a: does not fail when it must; make a table"),
+        ("hdfs://name/day=1", "a rename on hdfs: does not fail when it must; make a table"),
         ("file://elsewhere/day=1", "cannot be staged"),
         ("data/day=1", "give the absolute path"),
         ("/", "give the absolute path"),

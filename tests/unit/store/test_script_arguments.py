@@ -31,7 +31,7 @@ def hours(count: int) -> Intervals:
     [
         (["--city", "{conf[city]}"], {}, "task 'load': in '{conf[city]}': conf has no key 'city'"),
         (["{stage:{conf[out]}/x}"], {"out": "data"}, "give the absolute path of a directory"),
-        (["{stage:{conf[out]}/x}"], {"out": "s3a://bucket"}, "s3a: has no atomic rename"),
+        (["{stage:{conf[out]}/x}"], {"out": "s3a://bucket"}, "a rename on s3a: does not fail"),
         (["{conf[n]:03d}"], {"n": "seven"}, "task 'load': in '{conf[n]:03d}': Unknown format code 'd'"),
         (["{conf[n]:03d}"], {"n": 7}, None),
         (["{stage:{conf[out]}/x}", "{staged:/y}"], {"out": "/data"}, None),
