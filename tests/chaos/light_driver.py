@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from functools import partial
 from typing import IO, Any
 
-from retrofill.driver.__main__ import attempt, settings, take_pipes
+from retrofill.driver.__main__ import attempt, take_pipes
 from retrofill.driver.application import versions
 from retrofill.driver.forking import Notes, Parent
 from retrofill.driver.output import Output
+from retrofill.driver.setup import settings
 from retrofill.protocol.facts import SparkApplication
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import concurrent.futures
 import ctypes
@@ -11,6 +12,7 @@ import multiprocessing
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -132,7 +134,7 @@ def stays() -> None:
 
 
 def signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM):
         # From a thread, only C can.
         ctypes.CDLL(None).signal(number, 1)
 
@@ -140,6 +142,11 @@ def signals() -> None:
 def patches(*places: tuple[Any, str]) -> NoReturn:
     for owner, name in places:
         setattr(owner, name, no_luck)
+    fails()
+
+
+def forgets() -> NoReturn:
+    os.environ.clear()
     fails()
 
 
@@ -160,7 +167,7 @@ DO: dict[str, Callable[[], object]] = {
     "exit of C": lambda: ctypes.CDLL(None).exit(7),
     "sys.exit": lambda: sys.exit(),
     "sys.exit 0": lambda: sys.exit(0),
-    "sys.exit 2": lambda: sys.exit(2),
+    "sys.exit 3": lambda: sys.exit(3),
     "sys.exit with words": lambda: sys.exit("there is no input"),
     "KeyboardInterrupt": lambda: fails(KeyboardInterrupt()),
     "GeneratorExit": lambda: fails(GeneratorExit("over")),
@@ -185,11 +192,15 @@ DO: dict[str, Callable[[], object]] = {
     "programs": programs,
     "forks and exits": forks_and_exits,
     "threads stay": stays,
+    "hangs at its exit": lambda: atexit.register(threading.Event().wait),
     "ignores signals": signals,
     "recursion": recursion,
     "a gigabyte of output": lambda: prints(1000),
     "patches print": lambda: patches((builtins, "print")),
     "patches clocks": lambda: patches((time, "time"), (time, "sleep")),
+    "patches json": lambda: patches((json, "dumps"), (json, "loads")),
+    "patches sockets": lambda: patches((socket, "socket"), (socket, "create_connection")),
+    "empties the environment": forgets,
     "patches logging": lambda: patches((logging.Logger, "_log"), (logging.Logger, "handle")),
 }
 # Takes long.
@@ -198,7 +209,7 @@ LARGE = ("a gigabyte of output",)
 ENDS: dict[str, tuple[str, str] | None] = {
     "sys.exit": None,
     "sys.exit 0": None,
-    "sys.exit 2": ("SystemExit", "2"),
+    "sys.exit 3": ("SystemExit", "3"),
     "sys.exit with words": ("SystemExit", "there is no input"),
     "KeyboardInterrupt": ("KeyboardInterrupt", ""),
     "GeneratorExit": ("GeneratorExit", "over"),
@@ -222,10 +233,14 @@ ENDS: dict[str, tuple[str, str] | None] = {
     "forkserver": None,
     "programs": None,
     "threads stay": None,
+    "hangs at its exit": None,
     "ignores signals": None,
     "recursion": ("RecursionError", "maximum recursion depth"),
     "patches print": NO_LUCK,
     "patches clocks": NO_LUCK,
+    "patches json": NO_LUCK,
+    "patches sockets": NO_LUCK,
+    "empties the environment": NO_LUCK,
     "patches logging": NO_LUCK,
 }
 # They end the task early, as a success.

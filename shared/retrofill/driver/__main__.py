@@ -40,7 +40,6 @@ the standard library only, of Python 3.8.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from functools import partial
@@ -57,15 +56,14 @@ from retrofill.driver.conversation import Conversation
 from retrofill.driver.cost import ask_first
 from retrofill.driver.forking import Notes, Parent
 from retrofill.driver.output import Output
-from retrofill.driver.process import Ending, end_children, end_with_host
+from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.reaching import reach
-from retrofill.driver.report import Wire
-from retrofill.driver.serve import Server
+from retrofill.driver.serve import serve_attempt
 from retrofill.driver.session import ConnectSessions, Sessions, choose_connect
-from retrofill.driver.setup import set_up
+from retrofill.driver.setup import set_up, settings
 from retrofill.protocol.facts import SparkApplication, as_json
 from retrofill.protocol.launch import Launch
-from retrofill.tracing import flush, preload
+from retrofill.tracing import preload
 
 
 def main() -> None:
@@ -79,15 +77,6 @@ def main() -> None:
         return ConnectSessions(config, application.ConnectApplication(known), launch)
 
     Parent(incoming, outgoing, partial(first, config), partial(attempt, config, output, sessions_of)).serve()
-
-
-def settings(incoming: int) -> Config:
-    """The host's first message. Exits if the host hangs up before."""
-    line = b""
-    # Byte by byte: what follows is not read yet.
-    while not line.endswith(b"\n"):
-        line += os.read(incoming, 1) or sys.exit(0)
-    return Config.of(json.loads(line)["settings"])
 
 
 def first(config: Config, incoming: IO[str], outgoing: IO[str], notes: Notes, _: None) -> None:
@@ -113,16 +102,8 @@ def attempt(
     known: dict[str, Any] | None,
 ) -> None:
     """Serve one attempt. ``known``: the application that Spark last named."""
-    ending = Ending(notes.leave)
-    end_with_host(ending)
-    set_up(config)
-    host = Conversation(incoming, outgoing, ending)
-    wire = Wire(host, on_loss=ending.end)
     spark = None if known is None else SparkApplication(**known)
-    server = Server(config, ending, host, wire, partial(sessions_of, spark), notes=notes, output=output)
-    server.serve_one()
-    end_children()
-    flush()
+    serve_attempt(config, partial(sessions_of, spark), incoming, outgoing, notes, output=output)
 
 
 def take_pipes() -> tuple[int, int]:

@@ -1,9 +1,12 @@
-"""The JSON-lines connection between a driver and its host."""
+"""The JSON-lines connection between a driver and its host.
+
+It imports functions, not modules: user code may replace what a module has.
+"""
 
 from __future__ import annotations
 
-import json
 import threading
+from json import dumps, loads
 from queue import SimpleQueue
 from typing import IO, Any, Callable
 
@@ -37,7 +40,7 @@ class Conversation:
         """Send one message. Ends the driver if the connection is closed."""
         try:
             with self._saying:
-                self._outgoing.write(json.dumps({kind: fields}) + "\n")
+                self._outgoing.write(dumps({kind: fields}) + "\n")
                 self._outgoing.flush()
         except OSError as e:
             self._ending.end(f"the host hung up: {e}")
@@ -53,7 +56,7 @@ class Conversation:
     def _read(self) -> None:
         try:
             for line in self._incoming:
-                message = json.loads(line)
+                message = loads(line)
                 if message.get("end"):
                     break
                 ((kind, fields),) = message.items()

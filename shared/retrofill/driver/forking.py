@@ -7,7 +7,6 @@ connections, so it can fork at any time. It ends like the process of the attempt
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -16,6 +15,7 @@ import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
+from json import dumps, loads
 from typing import IO, Any, Callable, NoReturn
 
 from retrofill.log import write_error
@@ -69,7 +69,7 @@ class Notes:
             return
         # In one write, so that threads need no lock, which user code that forks could leave locked.
         with suppress(OSError):  # the parent was killed, and this process is about to be
-            os.write(self._to, json.dumps({kind: fields}).encode() + b"\n")
+            os.write(self._to, dumps({kind: fields}).encode() + b"\n")
 
 
 # Runs in a process of its own: with what the host says, where the host listens, and what the first process kept.
@@ -210,7 +210,7 @@ class Parent:
             error = as_json(ErrorInfo(type=PROCESS_ENDED, message=what))
             fields = {"task": task, "try_number": try_number, "error": error, "everywhere": everywhere}
             # It may have been interrupted in the middle of a line.
-            _write(self._outgoing, b"\n" + json.dumps({"timed_out": fields}).encode() + b"\n")
+            _write(self._outgoing, b"\n" + dumps({"timed_out": fields}).encode() + b"\n")
         os._exit(code)
 
     def _kill_children(self) -> None:
@@ -228,14 +228,14 @@ class Parent:
                 return
             *lines, child.rest = (child.rest + chunk).split(b"\n")
             for line in lines:
-                ((kind, fields),) = json.loads(line).items()
+                ((kind, fields),) = loads(line).items()
                 self._note(child, kind, fields)
 
     def _note(self, child: _Child, kind: str, fields: Any) -> None:
         if kind == "ready":
             said, self._kept = fields
             child.over = True
-            _write(self._outgoing, json.dumps({"ready": said}).encode() + b"\n")
+            _write(self._outgoing, dumps({"ready": said}).encode() + b"\n")
         elif kind == "began":
             child.tasks[fields[0]] = fields[1], fields[2]
         elif kind == "ended":

@@ -2,11 +2,13 @@
 
 It uses a warm driver's protocol (see ``__main__``) over a socket, because spark-submit uses the
 pipes itself. It connects to ``RETROFILL_DRIVER_SOCKET`` (host:port), sends ``{"token":
-"$RETROFILL_DRIVER_TOKEN"}`` and, once it has its settings, ``{"ready": {…}}``, and exits after ``done``.
+"$RETROFILL_DRIVER_TOKEN"}`` and, once it has its settings, ``{"ready": {…}}``, and exits after ``done``. As with a warm
+driver, the attempt has a forked process of its own, so that its parent sees how user code ends that.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -16,32 +18,30 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Pa
 sys.path.insert(0, str(Path(__file__).absolute().parents[2]))
 
 import socket
+from functools import partial
+from typing import IO
 
 from retrofill.driver.application import versions
 from retrofill.driver.classic_session import ClassicSession
 from retrofill.driver.config import Config
-from retrofill.driver.conversation import Conversation
-from retrofill.driver.process import Ending, end_with_host
-from retrofill.driver.report import Wire
-from retrofill.driver.serve import Server
-from retrofill.driver.setup import set_up
-from retrofill.tracing import flush
+from retrofill.driver.forking import Notes, Parent
+from retrofill.driver.process import hang_up_with_parent
+from retrofill.driver.serve import serve_attempt
+from retrofill.driver.setup import settings
 
 
 def main() -> None:
-    ending = Ending()
-    end_with_host(ending)
-    host = connect(ending)
-    config = Config.of(host.hear("settings"))
-    set_up(config)
-    wire = Wire(host, on_loss=ending.end)
-    server = Server(config, ending, host, wire, ClassicSession, once=True)
-    host.say("ready", versions(spark_version()))
-    server.serve_one()
-    # Exit even if user code left threads running.
-    sys.stdout.flush()
-    flush()
-    os._exit(0)
+    incoming, outgoing = connect()
+    config = settings(incoming)
+    # Imported here, pyspark need not be in each process.
+    known = versions(spark_version())
+    hang_up_with_parent()
+    Parent(incoming, outgoing, lambda *given: given[2].ready(known, None), partial(attempt, config)).serve()
+
+
+def attempt(config: Config, incoming: IO[str], outgoing: IO[str], notes: Notes, _: None) -> None:
+    """Serve the only attempt. Its process connects to the JVM of spark-submit, which the parent never does."""
+    serve_attempt(config, ClassicSession, incoming, outgoing, notes, once=True)
 
 
 def spark_version() -> str | None:
@@ -53,13 +53,14 @@ def spark_version() -> str | None:
     return str(pyspark.__version__)
 
 
-def connect(ending: Ending) -> Conversation:
+def connect() -> tuple[int, int]:
+    """The host's connection, for reading and for writing. Programs that user code starts do not inherit it."""
     address, _, port = os.environ.pop("RETROFILL_DRIVER_SOCKET").rpartition(":")
     connection = socket.create_connection((address, int(port)))
-    # Never closed, and not inherited by user code's child processes.
-    lines = Conversation(connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8"), ending)
-    lines.say("token", os.environ.pop("RETROFILL_DRIVER_TOKEN", ""))
-    return lines
+    token = json.dumps({"token": os.environ.pop("RETROFILL_DRIVER_TOKEN", "")})
+    connection.sendall(f"{token}\n".encode())
+    incoming = connection.detach()
+    return incoming, os.dup(incoming)
 
 
 if __name__ == "__main__":

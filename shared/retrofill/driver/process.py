@@ -68,7 +68,11 @@ def end_with_host(ending: Ending) -> None:
             ending.end("ended by a signal")
 
     on_signals((signal.SIGTERM, signal.SIGHUP), end)
-    # A fallback, if available: the end of the input is noticed in any case.
+    hang_up_with_parent()
+
+
+def hang_up_with_parent() -> None:
+    """Have this process get SIGHUP when its parent exits, if the system can: the end of the input is noticed in any case."""
     if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
 

@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Callable, Protocol
+from typing import IO, Callable, Protocol
 
 from retrofill.driver.batch import Batch
 from retrofill.driver.config import Config
@@ -16,10 +16,11 @@ from retrofill.driver.fetched import Fetched
 from retrofill.driver.forking import Notes
 from retrofill.driver.lease import Lease
 from retrofill.driver.output import Output
-from retrofill.driver.process import Ending
+from retrofill.driver.process import Ending, end_children, end_with_host
 from retrofill.driver.publishing import Ended, Publisher, may_publish, publish_all, put_off
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
+from retrofill.driver.setup import set_up
 from retrofill.driver.submit import Submits
 from retrofill.driver.time_limit import TaskTimedOut
 from retrofill.log import bound, get_log
@@ -30,7 +31,7 @@ from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, as_json
 from retrofill.protocol.launch import Launch, LaunchedRun, Piece
 from retrofill.protocol.table_output import TableOutput
 from retrofill.states.attempt import AttemptMode
-from retrofill.tracing import fail_span, span
+from retrofill.tracing import fail_span, flush, span
 from retrofill.user_code.attempt_code import Code
 
 log = get_log(__name__)
@@ -73,6 +74,27 @@ class Executed:
 
     error: ErrorInfo | None = None
     put_off: bool = False
+
+
+def serve_attempt(
+    config: Config,
+    sessions_of: Callable[[Launch], Sessions],
+    incoming: IO[str],
+    outgoing: IO[str],
+    notes: Notes,
+    *,
+    output: Output | None = None,
+    once: bool = False,
+) -> None:
+    """Serve one attempt in this process, which its parent forked for it. ``once``: see ``Server``."""
+    ending = Ending(notes.leave)
+    end_with_host(ending)
+    set_up(config)
+    host = Conversation(incoming, outgoing, ending)
+    wire = Wire(host, on_loss=ending.end)
+    Server(config, ending, host, wire, sessions_of, notes=notes, output=output, once=once).serve_one()
+    end_children()
+    flush()
 
 
 class Server:

@@ -18,9 +18,10 @@ from retrofill.states.task_run import PROCESS_ENDED
 # Its attempts do what their launch says, and then what each line of the host says.
 DRIVER = """
 import ctypes, json, os, random, signal, sys, threading, time
-from retrofill.driver.__main__ import settings, take_pipes
+from retrofill.driver.__main__ import take_pipes
 from retrofill.driver import forking
 from retrofill.driver.forking import Parent
+from retrofill.driver.setup import settings
 
 forking.END_SECONDS = 1.0
 

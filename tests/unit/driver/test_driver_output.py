@@ -20,8 +20,9 @@ from run_starter.executors.logs import AttemptLogs
 # A driver that speaks the protocol, and prints as user code does.
 DRIVER = """
 import json, logging, os, subprocess, sys
-from retrofill.driver.__main__ import settings, take_pipes
+from retrofill.driver.__main__ import take_pipes
 from retrofill.driver.forking import Parent
+from retrofill.driver.setup import settings
 from retrofill.driver.output import Output
 
 from_host, to_host = take_pipes()

@@ -1,0 +1,158 @@
+"""User code with bad manners, in warm drivers and in those of one attempt: whatever it does ends as a report with its error.
+
+The hosts and the drivers' processes are real; their sessions have no Spark.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.installation import ROOT
+from tests.support.manners import ENDS, EXITS
+from tests.unit.driver.pooled import Recorder
+
+from retrofill.states.attempt import AttemptMode
+from retrofill.states.task_run import PROCESS_ENDED
+from retrofill_core.contract.runs import Report, RunReported
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.settings import Settings
+from run_starter.executors import LaunchRequest, OnDelivery, RunToDo, TimedOut, submission
+from run_starter.executors.local_pool import LocalPool
+from run_starter.executors.spark_submit import SparkSubmit
+
+PATH = f"import sys; sys.path[:0] = {[str(ROOT), *(str(ROOT / each) for each in ('shared', 'services'))]!r}"
+WARM = f"{PATH}; from tests.chaos import light_driver; light_driver.main()"
+ONCE = f"""{PATH}
+from retrofill.driver import once
+from tests.chaos.light_driver import NoSessions
+once.ClassicSession = lambda _: NoSessions()
+once.main()
+"""
+CODE = """
+from retrofill import Pipeline
+from tests.support.manners import DO
+p = Pipeline("p", schedule="@daily")
+
+def lazily():
+    yield {}["nowhere"]
+
+@p.task
+def work(run):
+    DO[run.conf["do"]]()
+
+@p.branch
+def route(run):
+    return lazily()
+"""
+IMPORTED = "import os; os._exit(4)"
+
+
+class Host(Recorder):
+    """Its reports are durable at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reported: queue.SimpleQueue[RunReported] = queue.SimpleQueue()
+
+    def publish(
+        self,
+        launch: LaunchRequest,
+        report: Report,
+        on_delivery: OnDelivery,
+        trace: str | None,
+        renewed: Callable[[], object],
+    ) -> None:
+        if isinstance(report, RunReported):
+            self.reported.put(report)
+        on_delivery(None)
+
+
+class World:
+    """An executor with its host. ``folder``: of the user's code."""
+
+    def __init__(self, way: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.host, self.folder = Host(), folder
+        self._attempts = 0
+        settings = Settings(home=folder, driver_slots=1)
+        if way == "warm":
+            self.executor: Any = LocalPool(settings, self.host, (sys.executable, "-c", WARM))
+        else:
+            patch.setattr(submission, "command", lambda *_: (sys.executable, "-c", ONCE))
+            self.executor = SparkSubmit(settings, self.host)
+
+    def launch(self, do: str, task: str = "work", code: str = CODE, retries: int = 0) -> int:
+        self._attempts += 1
+        file = self.folder / f"pipeline_{self._attempts}.py"
+        file.write_text(code)
+        definition = PipelineDefinition.model_validate(
+            {
+                "name": "p",
+                "schedule": "@daily",
+                "tasks": [{"name": task, "kind": "branch" if task == "route" else "python", "retries": retries}],
+                "code": {"file": str(file), "attribute": "p"},
+            }
+        )
+        day = datetime(2013, 1, 1, tzinfo=UTC)
+        runs = (RunToDo(self._attempts, 1, day, day.replace(day=2)),)
+        self.executor.launch(
+            LaunchRequest("b", self._attempts, AttemptMode.EACH, runs, definition, {"do": do}, lease_seconds=60.0)
+        )
+        return self._attempts
+
+    def report(self) -> RunReported:
+        """That of the run, after which the driver did not end by itself."""
+        reported = self.host.ended()
+        assert reported[1], reported
+        return self.host.reported.get_nowait()
+
+    def over(self) -> TimedOut:
+        """What its host hears of a run whose code ended the process."""
+        begun, found = self.host.over.get(timeout=30)
+        assert begun == self._attempts
+        return found
+
+
+@pytest.fixture(scope="module", params=["warm", "once"])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with pytest.MonkeyPatch.context() as patch:
+        made = World(request.param, tmp_path_factory.mktemp(request.param), patch)
+        yield made
+        made.executor.close()
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_whatever_a_task_does_ends_as_its_report(world: World, what: str) -> None:
+    world.launch(what)
+    found, expected = world.report(), ENDS[what]
+    assert found.state == ("failed" if expected else "succeeded"), found
+    if expected:
+        assert found.error is not None
+        assert (found.error.type, expected[1] in found.error.message) == (expected[0], True), found.error
+
+
+@pytest.mark.parametrize("what", EXITS)
+def test_a_task_that_ends_its_process_fails_with_that_as_its_error(world: World, what: str) -> None:
+    world.launch(what)
+    found = world.over()
+    assert (found.task, found.try_number, found.error.type) == ("work", 1, PROCESS_ENDED)
+    assert f"exit status {EXITS[what]}" in found.error.message
+    world.launch("sys.exit 0")
+    assert world.report().state == "succeeded"
+
+
+def test_code_that_exits_when_it_is_imported_is_not_retried(world: World) -> None:
+    world.launch("", code=IMPORTED, retries=2)
+    found = world.over()
+    assert (found.task, found.try_number, found.error.type, found.everywhere) == ("work", 3, PROCESS_ENDED, True)
+
+
+def test_a_branch_whose_generator_raises_fails_with_that(world: World) -> None:
+    world.launch("", "route")
+    error = world.report().error
+    assert error is not None and (error.type, error.message) == ("KeyError", "'nowhere'")
