@@ -289,7 +289,12 @@ class SparkSubmit:
         submitted.send({"settings": told(self._settings, master)})
         try:
             for line in lines:
-                ((kind, fields),) = json.loads(line).items()
+                try:
+                    ((kind, fields),) = json.loads(line).items()
+                except (ValueError, AttributeError):
+                    # User code may end the driver in the middle of a line. What its parent says of that follows.
+                    log.error("driver_said", line=line[:200], attempt=launch.attempt_id)
+                    continue
                 if kind == "ready":
                     with self._lock:
                         self._silent.pop(launch.key, None)
