@@ -56,6 +56,14 @@ def test_a_task_that_ends_its_process_fails_with_that_as_its_error(world: World,
     assert world.host.ended()[:3] == (after.attempt_id, after.runs[0].id, True)
 
 
+def test_a_task_that_ends_a_process_of_spark_submit_fails_with_that_as_its_error(world: World) -> None:
+    launch = world.launch(CODE.replace('"@daily"', '"@daily", executor="spark-submit"'), do="_exit 3")
+    world.executor().launch(launch)
+    begun, over = world.host.over.get(timeout=90)
+    assert (begun, over.task, over.error.type) == (launch.runs[0].id, "work", PROCESS_ENDED)
+    assert "exit status 3" in over.error.message
+
+
 def test_code_that_exits_when_it_is_imported_is_not_retried(world: World) -> None:
     launch = world.launch(APPLIED.replace("batch_size=3", "retries=2"))
     (world.out / "pipeline.py").write_text("import os\nos._exit(4)")

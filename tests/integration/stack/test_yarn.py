@@ -167,9 +167,9 @@ def world(installation: Installation, yarn: Yarn, tmp_path: Path) -> World:
 
 
 def driver_of(starter: Replica) -> psutil.Process:
-    """The one driver process of a run-starter."""
+    """The process of the one attempt of a run-starter, whose parent is a driver, too."""
     family = psutil.Process(starter.process.pid).children(recursive=True)
-    (driver,) = [each for each in family if is_driver(each)]
+    _, driver = [each for each in family if is_driver(each)]
     return driver
 
 
@@ -281,7 +281,7 @@ def test_while_the_cluster_does_not_answer_the_next_attempt_waits_and_says_so(wo
     world.runs(0)
     driver = driver_of(first)
     # As if their machine were lost: nothing is left that would kill the application.
-    local = [first.process, driver, *driver.children(recursive=True)]
+    local = [first.process, *driver.parents()[:1], driver, *driver.children(recursive=True)]
     for each in local:
         each.send_signal(signal.SIGSTOP)
     with world.yarn.stopped():
