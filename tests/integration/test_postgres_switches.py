@@ -7,7 +7,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -167,35 +166,6 @@ def test_an_old_primary_that_comes_back_is_not_worked_on() -> None:
         until(lambda: all("old primary on timeline 1" in each.said() for each in replicas), "they refuse it")
         first.end(signal.SIGQUIT)
         assert_each_once(made, id, replicas)
-
-
-@pytest.mark.embedded
-@pytest.mark.long
-def test_what_is_committed_on_an_old_primary_that_stays_writable_is_not_published() -> None:
-    """Nobody stopped it. The service that works on it ends at its first event, and what it did is done on the new one."""
-    with cluster(2) as (made, (first, second)):
-        second.follow(first, "second")
-        # The first is the one that it finds.
-        old = made.start("backfill-planner")
-        made.apply(daily("p"))
-        made.wait_published()
-        second.wait_follows(first, "second")
-        second.promote()
-        until(lambda: not second.is_standby(), "it is a primary")
-        only = {name: dsn.replace(f"127.0.0.1:{first.port},", "") for name, dsn in made.environment().items()}
-        new = made.start("backfill-planner", only)
-        until(lambda: f'"epoch": {SPAN}'[:-1] in new.said(), "it works on the new one")
-        days = [date(2020, 1, 1) + timedelta(days=n) for n in range(40)]
-        ids = [made.request("p", day.isoformat(), day.isoformat()) for day in days]
-        assert old.process.wait(120) == 1, old.said()
-        assert "old primary" in old.said().splitlines()[-1]
-        planned = "SELECT count(*) FROM retrofill.backfill"
-        until(lambda: second.value(planned) == len(ids), "the new one has planned all", seconds=120)
-        assert first.value(planned) > 0, "the old one had committed some"
-        until(lambda: second.value("SELECT count(*) FROM retrofill.backfill_planner_outbox") == 0, "all is published")
-        replies = [e for e in made.events(Topic.BACKFILL_EVENTS) if e.body["type"] == "BackfillPlanned"]
-        assert sorted(e.key for e in replies) == sorted(ids)
-        assert published_twice(made) == []
 
 
 @pytest.mark.embedded

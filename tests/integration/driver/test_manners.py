@@ -56,6 +56,7 @@ def test_a_task_that_ends_its_process_fails_with_that_as_its_error(world: World,
     assert world.host.ended()[:3] == (after.attempt_id, after.runs[0].id, True)
 
 
+@pytest.mark.long
 def test_a_task_that_ends_a_process_of_spark_submit_fails_with_that_as_its_error(world: World) -> None:
     launch = world.launch(CODE.replace('"@daily"', '"@daily", executor="spark-submit"'), do="_exit 3")
     world.executor().launch(launch)
