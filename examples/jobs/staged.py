@@ -30,6 +30,15 @@ merged.submit(
     tables=[Table(TOTALS, "day", with_rows=True)],
 )
 
+# It names its table itself, which has write.wap.enabled=true.
+named = daily("totals_by_name")
+named.submit(
+    "overwrite",
+    "iceberg_by_name.py",
+    args=[*DAY, "--database", "{conf[lake]}.shop"],
+    tables=[Table("{conf[lake]}.shop.day_totals", "day", redirected=True)],
+)
+
 replaced = daily("totals_replaced")
 REPLACED = "delta.`{conf[out]}/totals`"
 replaced.submit(

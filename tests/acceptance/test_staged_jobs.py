@@ -28,6 +28,7 @@ FORMATS = ["iceberg", "delta"]
 SCRIPTS = {
     "sales_by_hour": ("dynamic_overwrite.py", "--root", ["dt", "hour", "shop", "amount"]),
     "totals_merged": ("iceberg_merge.py", "--table", ["day", "shop", "amount"]),
+    "totals_by_name": ("iceberg_by_name.py", "--database", ["day", "shop", "amount"]),
     "totals_replaced": ("delta_replace_where.py", "--table", ["day", "shop", "amount"]),
     "ranks_upserted": ("upsert_in_pandas.py", "--table", ["day", "shop", "amount", "rank"]),
 }
@@ -75,6 +76,7 @@ class World:
         return {
             "sales_by_hour": f"{out}/by_hour",
             "totals_merged": f"lake.{'plain' if plain else 'shop'}.totals",
+            "totals_by_name": f"lake.{'plain' if plain else 'shop'}.day_totals",
             "totals_replaced": f"delta.`{out}/totals`",
             "ranks_upserted": f"delta.`{out}/ranks`",
         }[pipeline]
@@ -83,10 +85,12 @@ class World:
         for plain in (False, True):
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS lake.{'plain' if plain else 'shop'}").collect()
             for pipeline in list(SCRIPTS)[1:]:
-                name, format = self.place(pipeline, plain=plain), "iceberg" if "merged" in pipeline else "delta"
+                name = self.place(pipeline, plain=plain)
+                format = "iceberg" if name.startswith("lake.") else "delta"
                 more = ", rank bigint" if "rank" in pipeline else ""
                 columns = f"(day date, shop string, amount bigint{more})"
-                spark.sql(f"CREATE TABLE {name} {columns} USING {format} PARTITIONED BY (day)").collect()
+                made = f"CREATE TABLE {name} {columns} USING {format} PARTITIONED BY (day)"
+                spark.sql(f"{made} TBLPROPERTIES ('write.wap.enabled' = '{'by_name' in pipeline}')").collect()
                 # A shop without sales, one that will be replaced, and a neighbor of the range.
                 for day, shop in ((DAYS[1], "old"), (DAYS[1], "a"), ("2026-01-06", "a")):
                     rank = ", 1" if more else ""
@@ -115,7 +119,7 @@ class World:
                 "--sales",
                 self.request["sales"],
                 option,
-                self.place(pipeline, plain=True),
+                self.place(pipeline, plain=True).removesuffix(".day_totals"),
             ]
             for pipeline, (script, option, _) in SCRIPTS.items()
             for day in DAYS
@@ -182,5 +186,5 @@ def test_a_job_is_reviewed_published_and_undone_and_gives_what_a_plain_run_gives
     assert world.seen(spark, pipeline) == before
     if not world.place(pipeline).startswith("/"):
         left = spark.sql("SHOW TABLES IN lake.shop").collect()
-        assert [row.tableName for row in left] == ["totals"]
+        assert sorted(row.tableName for row in left) == ["day_totals", "totals"]
         assert sorted(each.name for each in (world.folder / "out").iterdir() if "__retrofill" in each.name) == []

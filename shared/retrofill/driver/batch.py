@@ -32,7 +32,7 @@ from retrofill.protocol.errors import error_info
 from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication
 from retrofill.protocol.launch import Launch, Piece
 from retrofill.sdk.duration import timed_out
-from retrofill.sdk.tables import Table
+from retrofill.sdk.tables import BRANCH, Table
 from retrofill.spark.clusters import CannotKill
 from retrofill.spark.loss import line_of
 from retrofill.tracing import span
@@ -280,13 +280,18 @@ class Batch:
 
     def _run_script(self, task: Task, piece: Piece, staging: Staging) -> None:
         assert task.submit is not None
-        fields = Fields(
-            self._launch, piece, staging, task.name, task.submit.tables, partial(self._lend, piece, staging, task)
-        )
+        tables = [table for table in task.submit.tables if not table.redirected]
+        fields = Fields(self._launch, piece, staging, task.name, tables, partial(self._lend, piece, staging, task))
         # Of what was shipped, that in the unpacked archive.
         place = partial(self._code.script, self._launch.pipeline.code)
         try:
-            self._submits.run(replace(task, submit=fields.located(task.submit, place)), fields)
+            script = fields.located(task.submit, place)
+            for table in task.submit.tables:
+                if table.redirected:
+                    own = replace(table, name=fields.fill([table.name])[0])
+                    branch = staging.tables.redirect(task.name, self._session(piece, task), own)
+                    script = replace(script, conf={**script.conf, BRANCH: branch})
+            self._submits.run(replace(task, submit=script), fields)
             if task.needs_session:
                 staging.tables.take_back(task.name, self._session(piece, task))
         except CannotKill as e:

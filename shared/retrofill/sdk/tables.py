@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Mapping, Union
 
+# Spark settings that send commits to audited Iceberg tables elsewhere than to what readers see.
+REDIRECTIONS = BRANCH, _ID = ("spark.wap.branch", "spark.wap.id")
 # A column's name, or names with formats.
 Declared = Union[str, Mapping[str, Union[str, None]]]
 
@@ -15,7 +17,9 @@ class Table:
 
     ``name``: in Spark's SQL; it may have the fields of ``args``. ``column``, ``zone``: as for
     ``run.stage_table``. ``with_rows``: what the script writes to has the interval's present rows, as MERGE,
-    UPDATE and DELETE need them; otherwise it is empty. ``sparse``: an interval may have no rows.
+    UPDATE and DELETE need them; otherwise it is empty. ``redirected``: the script writes to ``name`` itself,
+    an Iceberg table with ``write.wap.enabled=true``, and ``spark.wap.branch`` sends its commits to a branch.
+    ``sparse``: an interval may have no rows; of a redirected one, its rows may stay as they are.
     """
 
     name: str
@@ -23,6 +27,7 @@ class Table:
     zone: str = ""
     with_rows: bool = False
     sparse: bool = False
+    redirected: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""

@@ -22,6 +22,7 @@ from retrofill.sdk.names import (
     TriggerRule,
 )
 from retrofill.sdk.sql_text import GIVEN, BadSql, statements
+from retrofill.sdk.tables import REDIRECTIONS
 from retrofill.sdk.texts import fields_between, outline
 from retrofill_core.domain.alert import FINISH_BY, DeadlineAlert
 from retrofill_core.domain.bounds import Bound
@@ -78,6 +79,17 @@ class StagedTable(Data):
         False, description="Whether what the script writes to has the interval's present rows, as MERGE needs them"
     )
     sparse: bool = Field(False, description="Whether an interval may have no rows")
+    redirected: bool = Field(
+        False, description="Whether the script writes to it by its own name, and spark.wap.branch redirects its commits"
+    )
+
+    @model_validator(mode="after")
+    def _has_all_rows(self) -> StagedTable:
+        if self.redirected and self.with_rows:
+            raise ValueError(
+                f"{self.name} is redirected, so the script finds all rows in it anyway: leave out with_rows"
+            )
+        return self
 
 
 class SubmitScript(Data):
@@ -138,7 +150,7 @@ class SubmitScript(Data):
 
     @model_validator(mode="after")
     def _texts_can_be_filled_in(self) -> SubmitScript:
-        check(self.texts, [table.name for table in self.tables])
+        check(self.texts, [table.name for table in self.tables if not table.redirected])
         return self
 
     @model_validator(mode="after")
@@ -157,6 +169,8 @@ class SubmitScript(Data):
             raise ValueError("templates go into the run's own working directory: leave out cwd")
         if self.cwd is not None and self.deploy_mode == "cluster":
             raise ValueError("cwd: the cluster chooses the working directory: use deploy_mode='client'")
+        if self.redirected and (names := self.conf.keys() & {*REDIRECTIONS}):
+            raise ValueError(f"{min(names)} is set for {self.redirected[0]}, which is redirected: leave it out of conf")
         self._check_secrets()
         return self
 
@@ -197,7 +211,12 @@ class SubmitScript(Data):
         """The texts that are filled in for each run."""
         of_conf = [field for text in self.conf.values() for field in fields_between(text)]
         places = (*self.paths, *filter(None, [self.cwd]))
-        return (*self.args, *self.env.values(), *of_conf, *places, *self.fields)
+        return (*self.args, *self.env.values(), *of_conf, *places, *self.fields, *self.redirected)
+
+    @property
+    def redirected(self) -> tuple[str, ...]:
+        """The names of the tables that it writes by their names."""
+        return tuple(table.name for table in self.tables if table.redirected)
 
     @property
     def secrets(self) -> list[str]:
@@ -233,6 +252,8 @@ class SqlFile(Data):
     @model_validator(mode="after")
     def _can_be_executed(self) -> SqlFile:
         check(self.texts)
+        if self.into is not None and self.into.redirected:
+            raise ValueError(f"{self.file}: rows that a query returns are staged, not redirected: leave out redirected")
         if secrets_in(self.texts):
             raise ValueError(f"{self.file}: Spark shows the text of statements, so no parameter may be a secret")
         for name in self.parameters:
@@ -370,6 +391,8 @@ def _not_a_command(given: SubmitScript) -> str | None:
     of_spark = given.model_dump(include={"conf", "py_files", "jars", "packages", "main_class"}, exclude_defaults=True)
     if of_spark or given.deploy_mode != "client":
         return "a command has no Spark of its own, and so no options of that"
+    if given.redirected:
+        return f"the commits of a command cannot be redirected: pass {{stage_table:{given.redirected[0]}}}"
     return None
 
 

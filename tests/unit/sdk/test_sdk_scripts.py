@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,43 @@ def test_tables_of_a_script_are_data() -> None:
     assert (table.name, table.column, table.zone, table.with_rows) == ("a.b", {"dt": "%Y%m%d"}, "UTC", False)
     with pytest.raises(ValueError, match=r"'a\.c' is not one of the task's tables: they are a\.b"):
         flights.submit("other", "/job.py", args=["{stage_table:a.c}"], tables=[Table("a.b", "day")])
+
+
+def test_a_redirected_table_needs_no_name_in_the_arguments() -> None:
+    flights = pipeline()
+    flights.submit("script", "/job.py", tables=[Table("{conf[lake]}.a.b", "day", redirected=True)])
+    made = definition_of(flights, CodeLocation(file="/flights.py", attribute="flights"))
+    (task,) = made.tasks
+    assert task.submit is not None and task.submit.stages and task.needs_session and not task.bypasses_reviews
+    # A request without it is refused.
+    assert "{conf[lake]}.a.b" in task.texts
+
+
+@pytest.mark.parametrize(
+    ("add", "why"),
+    [
+        (lambda of: of.submit("s", "/job.py", tables=[Table("a.b", "d", "", True, redirected=True)]), "out with_rows"),
+        (
+            lambda of: of.submit("s", "/j.py", conf={"spark.wap.id": 1}, tables=[Table("a.b", "d", redirected=True)]),
+            r"spark\.wap\.id is set for a\.b, which is redirected: leave it out of conf",
+        ),
+        (
+            lambda of: of.submit("s", "/j.py", args=["{stage_table:a.b}"], tables=[Table("a.b", "d", redirected=True)]),
+            r"'a\.b' is not one of the task's tables",
+        ),
+        (
+            lambda of: of.command("s", ["dbt"], tables=[Table("a.b", "d", redirected=True)]),
+            r"cannot be redirected: pass \{stage_table:a\.b\}",
+        ),
+        (
+            lambda of: of.sql("s", "/q.sql", into=Table("a.b", "d", redirected=True)),
+            "leave out redirected",
+        ),
+    ],
+)
+def test_what_cannot_be_redirected_is_refused_at_once(add: Callable[[Pipeline], object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        add(pipeline())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Collection, Sequence
 
+from retrofill.outputs.tables.branches import change_branches
 from retrofill.outputs.tables.changes import Versioned
 from retrofill.outputs.tables.group import Group
 from retrofill.outputs.tables.iceberg_target import MIXED, use_current_state
@@ -112,7 +113,7 @@ class Iceberg(Versioned):
             branch = f"`retrofill_{group.launch.installation[:8]}_{first}`"
             # Its age is that of the commit.
             kept = f"AS OF VERSION {version} RETAIN {days} DAYS WITH SNAPSHOT RETENTION 2 SNAPSHOTS"
-            self.session.sql(f"ALTER TABLE {self.table} CREATE BRANCH IF NOT EXISTS {branch} {kept}")
+            change_branches(self.session, self.table, f"CREATE BRANCH IF NOT EXISTS {branch} {kept}")
 
     def history(self) -> Sequence[Commit]:
         if self._position is None:

@@ -8,12 +8,11 @@ from typing import Any, Sequence
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.tables.target import Filled, properties_of
 from retrofill.protocol.table_output import TableOutput, joined, parts_of
+from retrofill.sdk.tables import REDIRECTIONS
 
 # As Spark shows them. Columns are in lines of their own, which begin with their names.
 _PARTITIONS = re.compile(r"^PARTITIONED BY \(.*\)$", re.MULTILINE)
-_AUDITED = "write.wap.enabled"
-# Where a session's commits to audited tables go, instead of to what readers see.
-REDIRECTIONS = ("spark.wap.branch", "spark.wap.id")
+AUDITED = "write.wap.enabled"
 # The catalog, the namespace and the table.
 _PARTS_OF_A_TABLE = 3
 MIXED = (
@@ -54,7 +53,7 @@ class IcebergTarget:
     @property
     def _own(self) -> dict[str, str]:
         """The properties of a staged table. A catalog's defaults may be others."""
-        return {"gc.enabled": "true", _AUDITED: "false", "format-version": self._properties.get("format-version", "2")}
+        return {"gc.enabled": "true", AUDITED: "false", "format-version": self._properties.get("format-version", "2")}
 
     def write(self, rows: Any, output: TableOutput) -> None:
         writer = rows.writeTo(output.staged).using("iceberg")
@@ -82,9 +81,9 @@ class IcebergTarget:
 def _refuse_redirected(session: Any, table: str) -> None:
     """Raise ``CannotStage`` if the session's commits to the table would not become its current state."""
     setting = next((name for name in REDIRECTIONS if session.conf.get(name, "")), None)
-    if setting is not None and properties_of(session, table).get(_AUDITED, "").lower() == "true":
+    if setting is not None and properties_of(session, table).get(AUDITED, "").lower() == "true":
         raise CannotStage(
-            f"{table} has {_AUDITED}=true and the session {setting}={session.conf.get(setting, '')}, so its readers would not "
+            f"{table} has {AUDITED}=true and the session {setting}={session.conf.get(setting, '')}, so its readers would not "
             f"see the rows: call run.spark.conf.unset('{setting}') first, and request the backfill with --review to audit them"
         )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Callable
 
 from retrofill.errors import first_line
 from retrofill.log import get_log
@@ -23,6 +24,8 @@ from retrofill.outputs.tables.hive import Locations
 from retrofill.outputs.tables.hive_records import discard
 from retrofill.outputs.tables.hive_target import refuse_partitions
 from retrofill.outputs.tables.key import Key
+from retrofill.outputs.tables.redirection import Branch
+from retrofill.outputs.tables.redirection import drop as drop_branch
 from retrofill.outputs.tables.required import refuse_nulls
 from retrofill.outputs.tables.rows import fitted, refuse_misplaced
 from retrofill.outputs.tables.sweeping import StagedTables
@@ -30,7 +33,7 @@ from retrofill.outputs.tables.target import Target
 from retrofill.protocol.interval import Interval, interval_of
 from retrofill.protocol.launch import Launch, Piece
 from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of
-from retrofill.sdk.tables import Declared, Table
+from retrofill.sdk.tables import BRANCH, Declared, Table
 
 log = get_log(__name__)
 MAX_TABLES = 100
@@ -50,11 +53,13 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Lent:
-    """The table ``name`` that a script writes to instead of ``table``. ``version``: before that."""
+    """What a script writes to instead of ``table``: the table ``name``, or a branch. ``version``: before that."""
 
     table: Table
     name: str
     version: str
+    key: Key
+    branch: Branch | None = None
 
 
 class TableStaging:
@@ -66,12 +71,14 @@ class TableStaging:
         self._piece = piece
         self._tables = tables or StagedTables(launch)
         self._lock = threading.Lock()
-        self._written: list[tuple[Any, str, str]] = []
+        # With what drops them.
+        self._written: list[tuple[str, Callable[[], object]]] = []
         # By the target's whole name. Only rows that passed all checks are staged.
         self._tasks: dict[str, str] = {}
         self._staged: dict[str, TableOutput] = {}
         # By task.
         self._lent: dict[str, list[_Lent]] = {}
+        self._branches: dict[str, str] = {}
 
     def begin_try(self, task: str) -> None:
         """Forget what an earlier try of the task staged. Its tables are dropped later."""
@@ -80,6 +87,7 @@ class TableStaging:
                 self._staged.pop(target, None)
                 del self._tasks[target]
             self._lent.pop(task, None)
+            self._branches.pop(task, None)
 
     def has_staged(self, task: str) -> bool:
         """Whether the task has staged a table."""
@@ -135,7 +143,29 @@ class TableStaging:
             present = f"SELECT * FROM {found.name} WHERE {found.key.condition(self._intervals)}"
             session.sql(f"INSERT INTO {name} {present}")
         with self._lock:
-            self._lent.setdefault(task, []).append(_Lent(table, name, self._version(session, name)))
+            self._lent.setdefault(task, []).append(_Lent(table, name, self._version(session, name), found.key))
+        return name
+
+    def redirect(self, task: str, session: Any, table: Table) -> str:
+        """A branch of the table, for the commits of a script, and then to be taken back. All tables of a task have the same.
+
+        Raises ``CannotStage``.
+        """
+        found = self._find(session, table.name, table.column, table.zone)
+        if found.provider != "iceberg":
+            raise CannotStage(
+                f"{table.name} is a {found.provider} table, but only commits to Iceberg tables can be redirected: let the script "
+                f"write to {{stage_table:{table.name}}}"
+            )
+        self._tables.sweep_branches(session, found.name)
+        with self._lock:
+            self._claim(task, found.name)
+            number = len(self._written) + 1
+            name = self._branches.setdefault(task, self._tables.name("script", self._piece, number))
+            self._written.append((f"{found.name} {name}", partial(drop_branch, session, found.name, name)))
+        branch = Branch.create(session, found.name, name)
+        with self._lock:
+            self._lent.setdefault(task, []).append(_Lent(table, name, branch.base, found.key, branch))
         return name
 
     def take_back(self, task: str, session: Any) -> None:
@@ -143,13 +173,12 @@ class TableStaging:
         with self._lock:
             lent = self._lent.pop(task, [])
         for each in lent:
-            table = each.table
-            if not table.sparse and self._version(session, each.name) == each.version:
-                raise CannotStage(
-                    f"task {task!r} wrote nothing to the table that it was given instead of {table.name}: did it write somewhere "
-                    "else? If the interval may have no rows, declare the table with sparse=True"
-                )
-            self.stage(task, session, session.table(each.name), table.name, table.column, table.zone)
+            table, branch = each.table, each.branch
+            version = self._version(session, each.name) if branch is None else branch.head()
+            if not table.sparse and version == each.version:
+                raise CannotStage(_nothing_written(task, table))
+            rows = session.table(each.name) if branch is None else branch.rows(each.key.condition(self._intervals))
+            self.stage(task, session, rows, table.name, table.column, table.zone)
 
     def _version(self, session: Any, lent: str) -> str:
         """Of a table that was lent. Raises ``CannotStage`` if the script has dropped it."""
@@ -183,7 +212,8 @@ class TableStaging:
         if not _is_path(found.parts):
             self._tables.sweep(session, parts[:-1])
         with self._lock:
-            self._written.append((session, joined(parts), found.provider))
+            dropping = discard if found.provider in HIVE else drop
+            self._written.append((joined(parts), partial(dropping, session, joined(parts))))
         return joined(parts)
 
     def _key(
@@ -264,26 +294,41 @@ class TableStaging:
         """Drop the tables that are not staged any more."""
         with self._lock:
             staged = {each.staged for each in self._staged.values()}
-            for session, name, provider in self._written:
+            for name, dropping in self._written:
                 try:
                     if name not in staged:
-                        (discard if provider in HIVE else drop)(session, name)
+                        dropping()
                 except Exception as e:  # noqa: BLE001 - how the attempt ended is what is to be reported
                     log.warning("staged_table_not_dropped", table=name, error=first_line(e))
 
     def _name(self, task: str, target: str, parts: list[str]) -> list[str]:
         """The parts of a new table's name."""
         with self._lock:
-            other = self._tasks.setdefault(target, task)
-            if other != task:
-                raise CannotStage(f"task {other!r} already stages {target}: only one task may write a table")
-            if len(self._tasks) > MAX_TABLES:
-                raise CannotStage(f"a run may stage at most {MAX_TABLES} tables")
+            self._claim(task, target)
             name = self._tables.name(parts[-1], self._piece, len(self._written) + 1)
         elsewhere = self._launch.staged_tables
         if elsewhere is None or _is_path(parts):
             return [*parts[:-1], name]
         return [parts[0], *parts_of(elsewhere), name]
+
+    def _claim(self, task: str, target: str) -> None:
+        other = self._tasks.setdefault(target, task)
+        if other != task:
+            raise CannotStage(f"task {other!r} already stages {target}: only one task may write a table")
+        if len(self._tasks) > MAX_TABLES:
+            raise CannotStage(f"a run may stage at most {MAX_TABLES} tables")
+
+
+def _nothing_written(task: str, table: Table) -> str:
+    if table.redirected:
+        return (
+            f"task {task!r} committed nothing to {table.name}, as far as {BRANCH} redirects it: did it write somewhere else, or by "
+            "another branch? If it may leave the interval as it is, declare the table with sparse=True"
+        )
+    return (
+        f"task {task!r} wrote nothing to the table that it was given instead of {table.name}: did it write somewhere "
+        "else? If the interval may have no rows, declare the table with sparse=True"
+    )
 
 
 def resolved(session: Any, table: str) -> list[str]:

@@ -18,6 +18,8 @@ from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.tables.dropping import OURS, drop
 from retrofill.outputs.tables.hive_partitions import SESSION_CATALOG
 from retrofill.outputs.tables.hive_records import discard, is_over
+from retrofill.outputs.tables.redirection import branches
+from retrofill.outputs.tables.redirection import drop as drop_branch
 from retrofill.protocol.launch import Launch, Piece
 from retrofill.protocol.table_output import joined
 
@@ -52,6 +54,12 @@ class StagedTables:
                     (discard if namespace[0] == SESSION_CATALOG else drop)(session, joined([*namespace, name]))
                 self._swept.add(joined(namespace))
 
+    def sweep_branches(self, session: Any, table: str) -> None:
+        """Drop the branches of a table to which scripts of earlier attempts at the intervals have written."""
+        for name in branches(session, table):
+            if self._is_of_former(name):
+                drop_branch(session, table, name)
+
     def _left(self, session: Any, namespace: str) -> Iterator[str]:
         try:
             found = session.sql(f"SHOW TABLES IN {namespace} LIKE '*{self._pipeline}*'").collect()
@@ -60,12 +68,15 @@ class StagedTables:
             if not any(each in str(e) for each in _NO_NAMESPACE):
                 raise
             raise CannotStage(f"no table can be staged in {namespace}: {first_line(e)}") from e
-        pattern = re.compile(f".*{self._pipeline}([0-9a-z]+)_([0-9a-z]+)_([0-9]+)_[0-9]+", re.IGNORECASE)
         for row in found:
-            parts = pattern.fullmatch(row.tableName)
-            ends = parts and (int(parts[1], 36), int(parts[2], 36), int(parts[3]))
-            if is_over(row.tableName.lower()) or (ends and self._is_left(*ends)):
+            if is_over(row.tableName.lower()) or self._is_of_former(row.tableName):
                 yield row.tableName
+
+    def _is_of_former(self, name: str) -> bool:
+        """Whether it is the name of what an earlier attempt at one of the intervals has left."""
+        pattern = re.compile(f".*{self._pipeline}([0-9a-z]+)_([0-9a-z]+)_([0-9]+)_[0-9]+", re.IGNORECASE)
+        parts = pattern.fullmatch(name)
+        return parts is not None and self._is_left(int(parts[1], 36), int(parts[2], 36), int(parts[3]))
 
     def _is_left(self, start: int, end: int, attempt: int) -> bool:
         """Whether nobody publishes from it any more. Its attempt had an interval that is this one's now.
