@@ -14,8 +14,13 @@ MAX_COMPARED = 100
 Step = int | str
 
 
-def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """The first few errors, each with its location. ``model`` is the validated type."""
+def explain(
+    error: ValidationError, model: type[BaseModel] | None = None, *, within: Sequence[str] | None = None
+) -> str:
+    """The first few errors, each with its location. ``model`` is the validated type.
+
+    ``within``: fields that people do not see as such, but only those inside of them. Then the whole has no name either.
+    """
     parts = []
     complaints = error.errors(include_url=False, include_input=False)
     fields = complaints[0]["loc"]
@@ -28,6 +33,8 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str
             place, text = loc[:-1], _unknown(model, loc)
         else:
             place, text = loc or ("body",), complaint["msg"].removeprefix("Value error, ")
+        if within is not None and place and place[0] in (*within, "body"):
+            place = place[1:]
         parts.append(": ".join(part for part in (".".join(str(step) for step in place), text) if part))
     return "; ".join(parts)
 

@@ -169,8 +169,10 @@ class SubmitScript(Data):
             raise ValueError("templates go into the run's own working directory: leave out cwd")
         if self.cwd is not None and self.deploy_mode == "cluster":
             raise ValueError("cwd: the cluster chooses the working directory: use deploy_mode='client'")
-        if self.redirected and (names := self.conf.keys() & {*REDIRECTIONS}):
-            raise ValueError(f"{min(names)} is set for {self.redirected[0]}, which is redirected: leave it out of conf")
+        if self.redirected and (set_twice := self.conf.keys() & {*REDIRECTIONS}):
+            raise ValueError(
+                f"{min(set_twice)} is set for {self.redirected[0]}, which is redirected: leave it out of conf"
+            )
         self._check_secrets()
         return self
 

@@ -29,4 +29,5 @@ def text_of(error: BaseException) -> str:
     """An error's text. The first line of pydantic's own is only the number of errors."""
     from retrofill_core.contract.explain import explain
 
-    return explain(error) if isinstance(error, ValidationError) else str(error)
+    # Of a task, people write these fields as arguments of ``Pipeline.submit``, ``command`` or ``sql``.
+    return explain(error, within=("submit", "sql")) if isinstance(error, ValidationError) else str(error)

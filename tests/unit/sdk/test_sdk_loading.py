@@ -93,6 +93,20 @@ def test_helpers_beside_the_file_are_importable(tmp_path: Path) -> None:
             "@p.task(retries=-1)\ndef b(run): ...\n",
             "broken.py:3: ValidationError: retries: Input should be greater than or equal to 0",
         ),
+        (
+            "from retrofill import Pipeline\np = Pipeline('a', schedule='@daily')\np.command('b', ['dbt', '{c}'])\n",
+            "broken.py:3: ValidationError: in '{c}': unknown field 'c'",
+        ),
+        (
+            "from retrofill import Pipeline\np = Pipeline('a', schedule='@daily')\n"
+            "p.submit('b', 'x.py', files=['f' * 1001])\n",
+            "broken.py:3: ValidationError: files.0: String should have at most 1000 characters",
+        ),
+        (
+            "from retrofill import Pipeline\np = Pipeline('a', schedule='@daily')\n"
+            "p.command('b', ['dbt'], cwd='.', files=['f'])\n",
+            "broken.py:3: ValidationError: task 'b': files and archives go into the run's own working directory",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, text: str, fields: str) -> None:

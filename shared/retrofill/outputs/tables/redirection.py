@@ -41,7 +41,7 @@ class Branch:
         """A branch with what readers see now. Raises ``CannotStage``."""
         if properties_of(session, table).get(AUDITED, "").lower() != "true":
             raise CannotStage(
-                f"{table} has not {AUDITED}=true, so {BRANCH} would not redirect the script's commits: ALTER TABLE {table} SET "
+                f"{table} lacks {AUDITED}=true, so {BRANCH} would not redirect the script's commits: ALTER TABLE {table} SET "
                 f"TBLPROPERTIES ('{AUDITED}'='true')"
             )
         change_branches(session, table, f"CREATE BRANCH {name}")
@@ -80,9 +80,6 @@ class Branch:
         if head != self.base:
             self._refuse_others(int(head), f"NOT coalesce({condition}, false)")
         return as_of(self.session, self.table, int(head)).where(condition)
-
-    def drop(self) -> None:
-        drop(self.session, self.table, self.name)
 
     def _refuse_others(self, head: int, elsewhere: str) -> None:
         changes = self.session.read.option("start-snapshot-id", self.base).option("end-snapshot-id", head)
