@@ -188,6 +188,8 @@ class StarterHandler(Handler):
         if SUSPECTS_KEY in keys:
             for no in claims.pipelines_with_suspects(tx.conn, tx.partition):
                 tx.schedule_check(pipeline_key(no))
+                # Whose turn it is may not take it.
+                tx.schedule_check(SUSPECTS_KEY, claims.TURN.total_seconds())
         ids, numbers = backfills_in(keys), pipelines_in(keys)
         if ids or numbers:
             self._claims.check(tx, ids, numbers)

@@ -48,6 +48,7 @@ from retrofill_core.store import (
     undo,
 )
 from retrofill_core.store import tables as t
+from retrofill_core.store.clock import database_now
 
 __all__ = ["both", "installation"]
 
@@ -397,6 +398,60 @@ def test_suspects_wait_for_the_one_that_is_live_on_their_server(both: Both) -> N
     # One that is live holds up those of its own pool.
     assert found[6] != found[0]
     assert [sorted(found[n]) for n in (7, 9)] == [["b2", "b3"], ["b1", "b2", "b3"]]
+
+
+def turn_ended(conn: Any, attempt: int, seconds: float) -> int:
+    """An attempt ended so many seconds ago."""
+    at = database_now(conn) - timedelta(seconds=seconds)
+    given = [{"id": attempt, "outcome": "done", "error": None}]
+    return attempts.move(conn, "ended", given, {"ended_at": at, **attempts.NOT_LIVE})
+
+
+def fill(conn: Any, id: str) -> None:
+    """A backfill has as many live attempts as it may have."""
+    conn.execute(update(t.backfill).where(t.backfill.c.id == id).values(max_active_runs=1))
+    host = register(conn)
+    attempts.insert_all(conn, [attempts.NewAttempt(id, 1, "each", 0, 1, 1, 40, {}, "h", host, 1)], [host], NOW, 30.0)
+
+
+def pause(conn: Any, id: str) -> None:
+    conn.execute(update(t.backfill).where(t.backfill.c.id == id).values(state="paused"))
+
+
+TURNS: dict[str, tuple[float, Step | None, str, list[str]]] = {
+    "just now": (1.0, None, "default", ["b4"]),
+    "a while ago": (6.0, None, "default", ["b4", "b1"]),
+    "in the future": (-60.0, None, "default", ["b4", "b1"]),
+    "of another server": (1.0, None, "other", ["b4", "b1"]),
+    "at its limit": (1.0, ("a", lambda conn: fill(conn, "b4")), "default", ["b4", "b1"]),
+    "paused": (1.0, ("a", lambda conn: pause(conn, "b4")), "default", ["b4", "b1"]),
+}
+
+
+@pytest.mark.parametrize("case", TURNS)
+def test_the_backfill_that_had_its_turn_longest_ago_is_next(both: Both, case: str) -> None:
+    """For a few seconds after a suspect ended. Who cannot take its turn holds nobody up."""
+    seconds, change, pool, expected = TURNS[case]
+
+    def next_of_both(conn: Any) -> list[str]:
+        return list(claims.next_suspects(conn, {"b1": 1, "b4": 1}))
+
+    said = both.play(
+        *LOST,
+        ("a", lambda conn: make_backfill(conn, "b4", 1, START + 40 * DAY, pool=pool)),
+        ("a", lambda conn: give(conn, claim_alone(conn, 29), 10)),
+        ("a", lambda conn: lose(conn, 6, 10, minute=30)),
+        ("a", next_of_both),
+        ("a", lambda conn: claim_alone(conn, 3, "default")),
+        ("a", lambda conn: turn_ended(conn, 7, seconds)),
+        *([change] if change else []),
+        ("a", next_of_both),
+        ("a", waiting),
+        ("a", commit),
+    )
+    # Nobody had a turn: the oldest loss first.
+    assert said[len(LOST) + 3] == ["b1", "b4"]
+    assert said[-3] == expected
 
 
 def test_two_suspects_are_never_live_on_one_server(both: Both) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from retrofill_core.contract.topics import RUN_STARTER
 from tests.simulation import steps
+from tests.simulation.checks.base import Violation
+from tests.simulation.mutations.patch import Patches
+from tests.simulation.mutations.starting import suspects_keep_their_place
 from tests.simulation.schedule import FIRST
 from tests.simulation.world import World
 from tests.support.tiers import some
@@ -16,6 +21,7 @@ from tests.support.tiers import some
 SEEDS = range(4)
 PIPELINES: dict[str, dict[str, Any]] = {
     "single": {},
+    "other": {},
     "batches": {"batch_size": 2},
     "ranges": {"batch_size": 4, "batch_mode": "range"},
 }
@@ -77,6 +83,33 @@ def test_a_suspect_that_may_not_start_is_passed_over(world: World) -> None:
     at_work = {run for driver in world.at_work for run in driver.at_runs}
     assert len(at_work & suspects.runs) == 1 and at_work - suspects.runs
     assert {run["state"] for run in drain(world).values()} == {"succeeded"}
+
+
+def take_turns(world: World) -> list[str]:
+    """The backfills of suspects in the order of their attempts. Each run of two backfills ends the server each time."""
+    world.killing = {(name, day) for name in ("single", "other") for day in (FIRST, FIRST + timedelta(days=1))}
+    begin(world, "single", "other", days=2)
+    assert {run["state"] for run in drain(world).values()} == {"failed"}
+    attempts = sorted(world.database.rows("attempt"), key=lambda row: row["id"])
+    return [row["backfill_id"] for row in attempts if row["suspect_server"]]
+
+
+def test_backfills_take_turns_at_the_server(world: World) -> None:
+    """Neither keeps the place while the other waits."""
+    turns = take_turns(world)
+    assert len(turns) == 4 * world.settings.max_lost_attempts
+    assert all(one != other for one, other in pairwise(turns)), turns
+
+
+def test_a_backfill_that_keeps_the_place_is_found() -> None:
+    """Random schedules rarely have two backfills with several suspects each."""
+    patches = Patches()
+    suspects_keep_their_place(patches)
+    try:
+        with steps.two_starters(0) as world, pytest.raises(Violation, match="it was the turn of"):
+            take_turns(world)
+    finally:
+        patches.undo()
 
 
 @pytest.mark.parametrize("name", some(PIPELINES, "ranges"))

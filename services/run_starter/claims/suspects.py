@@ -1,7 +1,8 @@
 """Suspects: queued runs with which a driver was lost. They are retried alone, oldest loss first.
 
 On the Spark server that the warm drivers of a pool share, at most one suspect is live at a time. So if a run ends that
-server each time, only its own losses count, and no other suspect is lost with it.
+server each time, only its own losses count, and no other suspect is lost with it. Backfills take turns there: the one that
+had its turn longest ago is first.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def next_attempts(
     if not wanted:
         return {}
     chosen: dict[str, list[list[Run]]] = {}
-    # Those at a server wait for the first of them, which has the oldest loss.
+    # Those at a server wait for the first of them, whose turn it is.
     for id, runs in store.next_suspects(tx.conn, wanted).items():
         server = servers.get(id)
         if server is None:

@@ -32,6 +32,7 @@ from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import LIVE, MACHINE, RunState
 from retrofill_core.store import attempts, deadlines, hosts, task_runs, undo
 from retrofill_core.store import runs as store
+from retrofill_core.store.claims import TURN
 from retrofill_core.store.rows import Attempt, Run, present
 from retrofill_core.store.transition import IfNull, Plus
 from run_starter.announcing import emit_state, facts, publishing
@@ -200,6 +201,10 @@ class Apply:
         self._leave_to_others()
         self._split()
         self._end_attempts()
+        lost = [step.suspect for _, step in self.outcome.steps(Requeue)]
+        if any(lost) or any(step.suspect for _, step in self.outcome.steps(Split)):
+            # In case it is the turn of another backfill, and that does not take it.
+            self.tx.schedule_check(SUSPECTS_KEY, TURN.total_seconds())
         over = [id for id, steps in self.outcome.runs.items() if isinstance(steps[-1], End | Requeue | Split)]
         task_runs.cancel_open(self.tx.conn, [(id, self._number(self.runs[id])) for id in over], self.now)
         finished = [id for id, _ in self.outcome.steps(End)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from zlib import crc32
 
@@ -17,13 +17,16 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     Connection,
+    FromClause,
     Integer,
+    Interval,
     Select,
     Text,
     and_,
     bindparam,
     exists,
     func,
+    literal,
     or_,
     select,
     text,
@@ -36,7 +39,7 @@ from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.arrays import Arrays, none_of, one_of
 from retrofill_core.store.failures import failed_since_resume
-from retrofill_core.store.giving_way import defined, last_served
+from retrofill_core.store.giving_way import defined, last_served, live_attempt, number_live
 from retrofill_core.store.rows import Run, columns_of, present
 from retrofill_core.store.runs import COLUMNS, anything_to_publish, due_to_publish, waiting_to_publish
 from retrofill_core.store.states import constant, in_state
@@ -137,35 +140,78 @@ def _claimants() -> CompoundSelect[Any]:
 
 _SUSPECT = and_(in_state(run, RunState.QUEUED), run.c.lost_at.is_not(None))
 _NO_SUSPECT = and_(in_state(run, RunState.QUEUED), run.c.lost_at.is_(None))
-# Only the warm drivers of a pool share a server, on which one suspect at a time is retried.
-_SUSPECTS_MAY_START = or_(
-    defined(backfill, "executor") != constant("pool"),
-    ~exists().where(
-        # Definitions of earlier releases name no pool.
-        attempt.c.suspect_server == func.coalesce(defined(backfill, "pool"), constant(DEFAULT_POOL)),
-        attempt.c.slot.is_not(None),
-    ),
+# So long after a suspect's end, its server is left to the suspects of the backfill whose turn it is. One that does not take
+# it (no seat is free, its shard has no owner) holds the others up for no longer.
+TURN = timedelta(seconds=5)
+_other = backfill.alias("other_with_suspects")
+_turn = attempt.alias("turn")
+
+
+def _server(of: FromClause = backfill) -> ColumnElement[str]:
+    """The pool on whose Spark server a backfill's suspects are retried. Definitions of earlier releases name none."""
+    return func.coalesce(defined(of, "pool"), constant(DEFAULT_POOL))
+
+
+def _last_turn(of: FromClause = backfill) -> ColumnElement[int]:
+    """The last attempt with suspects of a backfill, which grows with each turn. 0: it had none."""
+    turns = select(func.max(_turn.c.id)).where(_turn.c.backfill_id == of.c.id, _turn.c.suspect_server.is_not(None))
+    return func.coalesce(turns.correlate_except(_turn).scalar_subquery(), 0)
+
+
+_IS_FREE_RECENTLY = exists().where(
+    _turn.c.suspect_server == _server(),
+    _turn.c.ended_at > func.clock_timestamp() - literal(TURN, Interval),
+    # After a step of the clock.
+    _turn.c.ended_at <= func.clock_timestamp(),
 )
+
+
+def _turn_of_another() -> ColumnElement[bool]:
+    """Whether another backfill that could start a suspect on the server had its last turn earlier, or none."""
+    o = _other.c
+    return exists().where(
+        in_state(_other, BackfillState.RUNNING),
+        o.id != backfill.c.id,
+        defined(_other, "executor") == constant("pool"),
+        _server(_other) == _server(),
+        _has(_SUSPECT, _other),
+        _last_turn(_other) < _last_turn(),
+        number_live(live_attempt.c.backfill_id == o.id) < o.max_active_runs,
+        number_live(live_attempt.c.pipeline_no == o.pipeline_no)
+        < select(pipeline.c.max_active_runs).where(pipeline.c.no == o.pipeline_no).scalar_subquery(),
+        or_(o.on_run_failure == constant(OnRunFailure.CONTINUE), ~failed_since_resume(_other)),
+    )
+
+
+def _has(queued: ColumnElement[bool], of: FromClause = backfill) -> ColumnElement[bool]:
+    """The backfill has such a run.
+
+    Not EXISTS: for that, Postgres may read the queued runs of all backfills at once, even if only one is wanted.
+    """
+    return select(run.c.id).where(run.c.backfill_id == of.c.id, queued).limit(1).scalar_subquery().is_not(None)
+
+
+def _suspects_may_start() -> ColumnElement[bool]:
+    """Only the warm drivers of a pool share a server, on which one suspect at a time is retried."""
+    return or_(
+        defined(backfill, "executor") != constant("pool"),
+        and_(
+            ~exists().where(attempt.c.suspect_server == _server(), attempt.c.slot.is_not(None)),
+            ~and_(_IS_FREE_RECENTLY, _turn_of_another()),
+        ),
+    )
 
 
 def _claimable() -> Select[Any]:
     """Running backfills with a queued run that may start now and that no failure blocks."""
     b = backfill.c
-    others, suspects = _has(_NO_SUSPECT), and_(_has(_SUSPECT), _SUSPECTS_MAY_START)
+    others, suspects = _has(_NO_SUSPECT), and_(_has(_SUSPECT), _suspects_may_start())
     since = func.greatest(b.requested_at, last_served()).label("since")
     return select(b.id, b.pipeline_no, b.shard, b.max_active_runs, since, suspects.label("suspects")).where(
         in_state(backfill, BackfillState.RUNNING),
         or_(others, suspects),
         or_(b.on_run_failure == constant(OnRunFailure.CONTINUE), ~failed_since_resume()),
     )
-
-
-def _has(queued: ColumnElement[bool]) -> ColumnElement[bool]:
-    """The backfill has such a run.
-
-    Not EXISTS: for that, Postgres may read the queued runs of all backfills at once, even if only one is wanted.
-    """
-    return select(run.c.id).where(run.c.backfill_id == backfill.c.id, queued).limit(1).scalar_subquery().is_not(None)
 
 
 def _live() -> ColumnElement[bool]:
@@ -222,12 +268,18 @@ _NEXT_SUSPECT = (
     .limit(_WANTED.c.count)
     .lateral("next_suspect")
 )
-_NEXT_SUSPECTS = (
-    select(*columns_of(Run, _NEXT_SUSPECT))
-    .select_from(_WANTED.table.join(backfill, backfill.c.id == _WANTED.c.backfill_id).join(_NEXT_SUSPECT, true()))
-    .where(_SUSPECTS_MAY_START)
-    .order_by(_NEXT_SUSPECT.c.lost_at, _NEXT_SUSPECT.c.position)
-)
+
+
+def _next_suspects() -> Select[Any]:
+    return (
+        select(*columns_of(Run, _NEXT_SUSPECT))
+        .select_from(_WANTED.table.join(backfill, backfill.c.id == _WANTED.c.backfill_id).join(_NEXT_SUSPECT, true()))
+        .where(_suspects_may_start())
+        .order_by(_last_turn(), _NEXT_SUSPECT.c.lost_at, _NEXT_SUSPECT.c.position)
+    )
+
+
+_NEXT_SUSPECTS = _next_suspects()
 _SHARDS_SUSPECTS = select(backfill.c.pipeline_no).where(
     backfill.c.shard == bindparam("shard"),
     in_state(backfill, BackfillState.RUNNING),
@@ -247,8 +299,8 @@ def lock_suspects(conn: Connection, pool: str) -> bool:
 def next_suspects(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[Run]]:
     """The suspects that may start now by backfill, oldest loss first, like ``next_queued``.
 
-    The first backfill has the oldest loss. Call it after ``lock_suspects``, which makes what it
-    reads of the pool's server stay true.
+    The first backfill is the one that had its turn longest ago; of those that had none, the one with the oldest loss. Call
+    it after ``lock_suspects``, which makes what it reads of the pool's server stay true.
     """
     found: dict[str, list[Run]] = {}
     for row in conn.execute(_NEXT_SUSPECTS, _WANTED.values(backfill_id=wanted, count=wanted.values())):

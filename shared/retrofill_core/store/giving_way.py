@@ -25,7 +25,7 @@ WAITED = timedelta(seconds=1)
 _others = backfill.alias("other_backfill")
 _queued = run.alias("queued_run")
 _newest = attempt.alias("newest_attempt")
-_live = attempt.alias("live_attempt")
+live_attempt = attempt.alias("live_attempt")
 
 
 def last_served(of: FromClause = backfill) -> ColumnElement[object]:
@@ -39,10 +39,11 @@ def last_served(of: FromClause = backfill) -> ColumnElement[object]:
     )
 
 
-def _number_live(which: ColumnElement[bool]) -> ColumnElement[int]:
-    found = select(func.count()).select_from(_live).where(which, _live.c.slot.is_not(None))
+def number_live(which: ColumnElement[bool]) -> ColumnElement[int]:
+    """How many live attempts there are of which ``which``, a condition on ``live_attempt``, holds."""
+    found = select(func.count()).select_from(live_attempt).where(which, live_attempt.c.slot.is_not(None))
     # The statement is further out than the next one, which is as far as SQLAlchemy looks by itself.
-    return found.correlate_except(_live).scalar_subquery()
+    return found.correlate_except(live_attempt).scalar_subquery()
 
 
 def defined(of: FromClause, name: str) -> ColumnElement[str]:
@@ -55,7 +56,7 @@ def _ago(seconds: timedelta | ColumnElement[timedelta]) -> ColumnElement[object]
     return func.clock_timestamp() - span
 
 
-_MINE = _number_live(_live.c.backfill_id == attempt.c.backfill_id)
+_MINE = number_live(live_attempt.c.backfill_id == attempt.c.backfill_id)
 
 
 def _fewer(live: ColumnElement[int]) -> ColumnElement[bool]:
@@ -80,9 +81,9 @@ _WAITS_FOR_THE_SEAT = exists().where(
     # It can use this seat. A cold one becomes warm, if the host's drivers start.
     case((seat_wait.c.submits, host.c.submits), else_=or_(seat.c.warm, host.c.note.is_(None))),
 )
-_LIVE_OTHER = _number_live(_live.c.backfill_id == _others.c.id)
+_LIVE_OTHER = number_live(live_attempt.c.backfill_id == _others.c.id)
 _WAITS_FOR_THE_SLOT = and_(
-    _number_live(_live.c.pipeline_no == attempt.c.pipeline_no)
+    number_live(live_attempt.c.pipeline_no == attempt.c.pipeline_no)
     >= select(pipeline.c.max_active_runs).where(pipeline.c.no == attempt.c.pipeline_no).scalar_subquery(),
     exists().where(
         _others.c.pipeline_no == attempt.c.pipeline_no,

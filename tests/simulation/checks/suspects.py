@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from retrofill.states.attempt import AttemptMode
@@ -12,6 +12,10 @@ from tests.simulation.memory.rows import Step, Tx
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+
+# Restated from the services, which leave a server to the backfill whose turn it is for so long.
+TURN = timedelta(seconds=5)
 
 
 class Suspects(Check):
@@ -24,6 +28,8 @@ class Suspects(Check):
         self.runs: set[int] = set()
         # Live attempts that execute suspects on the Spark server of a pool, with that pool.
         self.live: dict[int, str] = {}
+        # By backfill with suspects that could start: since when, by the database's clock.
+        self.able: dict[str, datetime] = {}
 
     def committed(self, tx: Tx) -> None:
         """Follow the changes of a transaction in their order."""
@@ -41,6 +47,10 @@ class Suspects(Check):
             self._claimed(attempt, steps)
         alone = len(self.live) == len(set(self.live.values()))
         self.require(alone, lambda: f"attempts {self.live} retry suspects at once")
+        for attempt in claimed.keys() & self.live.keys():
+            self._in_turn(self.row("attempt", "id", attempt))
+        able = {id for id in self._waiting() if self._has_slots(id)}
+        self.able = {id: self.able.get(id, self.database.now()) for id in able}
 
     def _left(self, old: Values, new: Values, attempt: Values | None) -> None:
         """A run may have left ``attempt``, which has ended."""
@@ -95,3 +105,46 @@ class Suspects(Check):
         if not alone and len(ranges) == 1 and {row["id"] for row in before} <= self.runs:
             alone = self.row("attempt", "id", ranges.pop())["mode"] == AttemptMode.RANGE
         self.require(alone, lambda: f"attempt {attempt} has suspects {self.runs} with other runs: {before}")
+
+    def _in_turn(self, attempt: Values) -> None:
+        """No other backfill waits whose last turn was earlier, unless it did not take the free server for a while."""
+        id, server = attempt["backfill_id"], attempt["suspect_server"]
+        turns = [row for row in self.rows("attempt") if row["suspect_server"] == server and row["id"] != attempt["id"]]
+        last: dict[str, int] = {}
+        for row in turns:
+            last[row["backfill_id"]] = max(row["id"], last.get(row["backfill_id"], 0))
+        ended = max((row["ended_at"] for row in turns), default=None)
+        now = self.database.now()
+        if ended is None or not now - TURN < ended <= now:
+            return
+        waiting = self._waiting() - {id}
+        first = [
+            other
+            for other, since in self.able.items()
+            if other in waiting and since < ended and last.get(other, 0) < last.get(id, 0)
+            if self._server(other) == server
+        ]
+        self.require(not first, lambda: f"{attempt} was started, though it was the turn of {first}: {last}")
+
+    def _server(self, id: str) -> str:
+        return str(self.row("backfill", "id", id)["definition"]["pool"])
+
+    def _waiting(self) -> set[str]:
+        """Backfills with queued suspects that wait for a server."""
+        if not self.runs:
+            return set()
+        found = {row["backfill_id"] for row in self.rows("run") if row["id"] in self.runs and row["state"] == "queued"}
+        rows = [self.row("backfill", "id", id) for id in found]
+        return {row["id"] for row in rows if row["state"] == "running" and row["definition"]["executor"] == "pool"}
+
+    def _has_slots(self, id: str) -> bool:
+        """Whether a backfill is below its limits, and no failure may hold it."""
+        backfill = self.row("backfill", "id", id)
+        pipeline = self.row("pipeline", "no", backfill["pipeline_no"])
+        live = [row for row in self.rows("attempt") if row["ended_at"] is None]
+        mine = sum(row["backfill_id"] == id for row in live)
+        together = sum(row["pipeline_no"] == pipeline["no"] for row in live)
+        holds = backfill["on_run_failure"] != "continue" and any(
+            row["state"] == "failed" for row in self.rows("run") if row["backfill_id"] == id
+        )
+        return mine < backfill["max_active_runs"] and together < pipeline["max_active_runs"] and not holds

@@ -204,6 +204,13 @@ def suspects_at_once(patch: Patch) -> None:
         patch(module, "server_of", lambda definition: None)
 
 
+def suspects_keep_their_place(patch: Patch) -> None:
+    """On one Spark server, the suspects of a backfill are retried one after the other, while those of others wait."""
+    patch(claims, "_turn_of_another", false)
+    patch(claims, "_CLAIMANTS", claims._claimants())
+    patch(claims, "_NEXT_SUSPECTS", claims._next_suspects())
+
+
 def _without_own_clock(patch: Patch) -> None:
     """Treat every lease as over by the owner's own clock."""
     patch(Leases, "_remaining", lambda self, shard, attempt_id, until, seconds: 0.0)

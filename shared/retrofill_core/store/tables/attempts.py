@@ -87,6 +87,9 @@ attempt = Table(
     ),
     # At most one suspect at a time is on a server: what ends that server is then known.
     Index("attempt_suspect_server_key", "suspect_server", unique=True, postgresql_where=text("slot IS NOT NULL")),
+    # When a backfill had its last turn to retry a suspect on a server, and when that server's last turn ended.
+    Index("attempt_turn_idx", "backfill_id", "id", postgresql_where=text("suspect_server IS NOT NULL")),
+    Index("attempt_turn_end_idx", "suspect_server", "ended_at", postgresql_where=text("suspect_server IS NOT NULL")),
     # The history of a run, and what a purge deletes.
     Index("attempt_backfill_idx", "backfill_id", "position"),
     # When a backfill was last given a seat.

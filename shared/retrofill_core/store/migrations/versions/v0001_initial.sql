@@ -449,6 +449,10 @@ CREATE UNIQUE INDEX attempt_slot_key ON retrofill.attempt (backfill_id, slot) WH
 
 CREATE UNIQUE INDEX attempt_suspect_server_key ON retrofill.attempt (suspect_server) WHERE slot IS NOT NULL;
 
+CREATE INDEX attempt_turn_end_idx ON retrofill.attempt (suspect_server, ended_at) WHERE suspect_server IS NOT NULL;
+
+CREATE INDEX attempt_turn_idx ON retrofill.attempt (backfill_id, id) WHERE suspect_server IS NOT NULL;
+
 CREATE TABLE retrofill.backfill_interval (
   backfill_id TEXT NOT NULL,
   interval_start TIMESTAMP WITH TIME ZONE NOT NULL,
