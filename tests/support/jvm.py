@@ -17,7 +17,6 @@ from pathlib import Path
 
 from retrofill.spark import java
 from retrofill_core.settings import Settings
-from retrofill_tools.stack.maven import cache_folder
 from tests.support.spark_cluster import connect_process
 
 # Java processes live for about a minute here. The optimizing JIT would only take CPU from the tests. Without it there is
@@ -50,7 +49,6 @@ def make() -> None:
     archive = _archive()
     if archive is None or archive.exists():
         return
-    archive.parent.mkdir(parents=True, exist_ok=True)
     with (archive.parent / "archive.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
@@ -79,10 +77,10 @@ def _archive() -> Path | None:
         found, jars = java.find(settings), java.spark_jars()
     except (java.NoJava, ModuleNotFoundError):
         return None
-    # Java checks that the jars are the same; a name of its own avoids that one is made and never used.
+    # Java checks that the jars are the same; a name of its own avoids one that is never used. It goes with the environment.
     release = (found.resolve().parent.parent / "release").read_text()
     of = hashlib.sha256(f"{release}{jars}{jars.stat().st_mtime_ns}".encode()).hexdigest()[:16]
-    return cache_folder(settings) / f"spark-classes-{of}.jsa"
+    return Path(sys.prefix, f"spark-classes-{of}.jsa")
 
 
 if __name__ == "__main__":
