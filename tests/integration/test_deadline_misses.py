@@ -96,6 +96,7 @@ def test_what_ended_otherwise_before_the_moment_is_void_and_one_that_fires_on_fa
         "all are decided",
     )
     assert stack.value("SELECT reason FROM deadline WHERE alert = 'let-off'") == "the run failed before the moment"
+    stack.wait_published()
     (fired,) = [e for e in fields(stack, pipeline="otherwise") if e.body["alert"] == "fires"]
     assert moment(fired.body["detected_at"]) >= moment(fired.body["due_at"])
     assert fired.body["run_state"] == "failed"

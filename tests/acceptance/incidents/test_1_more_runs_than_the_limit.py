@@ -175,6 +175,7 @@ def test_two_starters_with_the_same_stale_count_fill_the_pipeline_once(stack: In
     assert stack.value(live, ids) == LIMIT
 
 
+@pytest.mark.long
 def test_three_replicas_one_stopped_in_its_claim_never_start_more(stack: Installation) -> None:
     note_claims(stack)
     log = stack.settings.home / "work"

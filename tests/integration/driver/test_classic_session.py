@@ -77,6 +77,7 @@ def test_an_accepted_table_whose_session_the_user_stopped_is_for_another_attempt
     assert said(PROGRAM, tmp_path) == "lost: Spark lost the session: a task stopped it\n"
 
 
+@pytest.mark.long
 def test_a_run_does_not_get_the_session_to_which_another_added_files(tmp_path: Path) -> None:
     assert said(ADDS, tmp_path) == "file jar archive "
 

@@ -59,6 +59,7 @@ def cost(world: World, launch: LaunchRequest) -> dict[str, Any] | None:
     return found
 
 
+@pytest.mark.long
 def test_each_attempt_has_the_cost_of_its_own_jobs(world: World, spark_ui: tuple[str, str]) -> None:
     pool = world.executor(spark_ui=spark_ui[1])
     for thousands in (1, 3):

@@ -10,6 +10,7 @@ import pytest
 from tests.integration.driver.world import World, world
 from tests.support.installation import ROOT, until
 from tests.support.manners import ENDS, EXITS
+from tests.support.tiers import some
 
 from retrofill.states.task_run import PROCESS_ENDED
 
@@ -43,7 +44,7 @@ def test_whatever_a_task_does_ends_as_its_report_and_the_driver_serves_the_next_
             assert (reported["error"]["type"], error[1] in reported["error"]["message"]) == (error[0], True), what
 
 
-@pytest.mark.parametrize("what", EXITS)
+@pytest.mark.parametrize("what", some(EXITS, "_exit 0"))
 def test_a_task_that_ends_its_process_fails_with_that_as_its_error(world: World, what: str) -> None:
     pool = world.executor()
     launch = world.launch(CODE, do=what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from tests.integration.driver.world import World, _world
 from tests.integration.tables.test_drivers_of_tables import publication_of
 from tests.support.installation import Installation
 from tests.support.maven import jar
+from tests.support.tiers import some
 
 from retrofill.outputs.kept import MARKER, key_of
 from retrofill.outputs.publication import sealed_folder
@@ -80,8 +82,14 @@ def test_a_lost_publisher_of_a_catalog_that_only_the_pipeline_knows_is_replaced(
     assert (published["retrofill.attempt_id"], published["total-records"]) == (str(launch.attempt_id), "2")
 
 
-@pytest.mark.parametrize("executor", ["pool", "spark-submit"])
-@pytest.mark.parametrize("remote", [None, "sc://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    ("remote", "executor"),
+    some(
+        itertools.product([None, "sc://127.0.0.1:1"], ["pool", "spark-submit"]),
+        (None, "spark-submit"),
+        ("sc://127.0.0.1:1", "pool"),
+    ),
+)
 def test_directories_are_published_without_any_spark(
     submitting: World, tmp_path: Path, executor: str, remote: str | None
 ) -> None:

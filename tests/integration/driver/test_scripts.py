@@ -259,6 +259,7 @@ open(sys.argv[1] + "/told.json", "w").write(json.dumps(told))
 """
 
 
+@pytest.mark.long
 def test_a_script_has_files_of_its_interval_and_a_secret_that_no_list_of_processes_shows(submitting: World) -> None:
     (submitting.out / "job.py").write_text(FINDS)
     (submitting.out / "rules-2013-01.json").write_text("[1]")

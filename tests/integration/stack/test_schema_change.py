@@ -99,6 +99,7 @@ def lost_attempts(made: Installation) -> list[str]:
     return [e.body["run_id"] for e in made.events(Topic.RUN_EVENTS) if e.body["type"] == "RunAttemptLost"]
 
 
+@pytest.mark.long
 def test_a_release_goes_on_while_the_schema_grows_and_the_next_one_takes_over_its_backfills(
     installation: Installation, after: Path, flow: PipelineDefinition, tmp_path: Path
 ) -> None:

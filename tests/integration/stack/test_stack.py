@@ -149,6 +149,7 @@ def test_logs_shows_the_last_lines(one: Home) -> None:
     assert "spawned" in one.ok("logs", "supervisor")
 
 
+@pytest.mark.long
 def test_killed_parts_are_started_again(one: Home) -> None:
     killed = ("run-starter", "kafka", "postgres", "spark-connect")
     before = one.parts()

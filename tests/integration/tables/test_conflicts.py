@@ -35,7 +35,7 @@ def date_of(day: int) -> date:
 
 @pytest.mark.parametrize(
     ("lake", "layout", "turns", "publishers"),
-    some(CASES, ("delta", "unpartitioned", False, 2), CASES[0]),
+    some(CASES, CASES[0]),
     indirect=["lake"],
 )
 def test_several_publishers_of_one_table_publish_everything(

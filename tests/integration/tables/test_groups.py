@@ -11,8 +11,6 @@ from tests.support.tiers import some
 
 from retrofill.protocol.table_output import TableOutput
 
-# The two formats fence a group in different ways.
-in_both = pytest.mark.parametrize("lake", FORMATS, indirect=True)
 in_iceberg = pytest.mark.parametrize("lake", some(FORMATS, "iceberg"), indirect=True)
 STOPS = ("table:look", "table:commit", "table:drop")
 
@@ -28,7 +26,7 @@ def staged(lake: Lake, days: int = DAYS, first: int = 1, **more: int) -> Attempt
     return attempt
 
 
-@in_both
+@in_iceberg
 def test_a_range_is_one_commit_and_its_neighbours_stay(lake: Lake) -> None:
     neighbours = lake.attempt(run_id=90, day=9)
     neighbours.stage(lake.table, "neighbour", day="2013-01-09")
@@ -40,6 +38,7 @@ def test_a_range_is_one_commit_and_its_neighbours_stay(lake: Lake) -> None:
 
 
 # That permission is asked for, and that what is published is not dropped, is the same for a single run (test_fences.py).
+# The two formats fence a group in different ways.
 @pytest.mark.parametrize(
     ("lake", "stop"),
     some(itertools.product(FORMATS, STOPS), *((format, "table:commit") for format in FORMATS)),

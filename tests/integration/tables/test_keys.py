@@ -119,17 +119,18 @@ def refusal(format: str, key: Keyed, layout: str, span: Span, session: str) -> s
 
 
 def values(cell: tuple[str, str, str, str, str]) -> Iterator[tuple[str, ...]]:
-    """What ``make test`` has at least once: each key and interval, and in each format each refusal, and published cells of
-    each type, layout and session.
+    """What ``make test`` has at least once: each key, interval and refusal, and published cells of each type, layout and
+    session. Delta differs in its layouts, and in how it reads a moment.
     """
     format, key, layout, span, session = cell
     why = refusal(format, KEYS[key], layout, SPANS[span], session)
     if why is not None:
         yield format, why
         return
-    yield from (("key", key), ("span", span))
-    yield from ((format, layout), (format, session))
-    yield from ((format, type) for type, _ in KEYS[key].columns.values())
+    yield format, layout
+    if format == "iceberg":
+        yield from (("key", key), ("span", span), ("session", session))
+        yield from (("type", type) for type, _ in KEYS[key].columns.values())
     if (format, key, span, session) == ("delta", "timestamp", "hour in UTC", NEW_YORK):
         # Delta reads the moment again in the session's zone, where the hour occurs twice.
         yield ("twice",)
@@ -173,7 +174,7 @@ def test_only_the_rows_of_the_interval_are_replaced(
     table.drop()
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", some(FORMATS, "iceberg"))
 def test_an_undo_restores_the_interval_alone(lakes: Mapping[str, Lake], format: str) -> None:
     for key, span, layout in (("timestamp", "hour in UTC", -1), ("digits of days", "end of a year", 0)):
         keyed = KEYS[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from retrofill.sdk.tables import Table
 Writes = Callable[[Any, Any, str], object]
 
 
-@pytest.fixture(params=some([*FORMATS, PATH], "iceberg", PATH))
+@pytest.fixture(params=some([*FORMATS, PATH], "iceberg"))
 def lake(request: pytest.FixtureRequest, table_server: str, tmp_path: Path) -> Iterator[Lake]:
     """A table with a row of each of three days."""
     with Lake(table_server, str(request.param), tmp_path) as made:
@@ -66,7 +67,13 @@ def finish(lake: Lake, attempt: Attempt) -> list[str]:
     return lake.content()
 
 
-@pytest.mark.parametrize("way", some(WAYS, "append", "replaced day", "INSERT"))
+@pytest.mark.parametrize(
+    ("lake", "way"),
+    some(
+        itertools.product([*FORMATS, PATH], WAYS), ("iceberg", "append"), ("iceberg", "INSERT"), (PATH, "replaced day")
+    ),
+    indirect=["lake"],
+)
 def test_what_a_script_wrote_replaces_the_rows_of_its_interval(lake: Lake, way: str) -> None:
     attempt = lake.attempt(day=2)
     name = lent(lake, attempt)

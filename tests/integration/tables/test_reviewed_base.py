@@ -267,7 +267,7 @@ SHORT = [
         ("iceberg", change)
         for change in ("nothing", "another day", "a value", "emptied", "compaction", "a column more")
     ),
-    *(("delta", change) for change in ("compaction", "a value", "created again")),
+    ("delta", "compaction"),
     *(("folder", change) for change in ("nothing", "another day", "a file", "removed", "rights")),
 ]
 IN_MAKE_TEST = [
