@@ -50,6 +50,7 @@ def test_one_backfill_uses_the_drivers_of_all_replicas(stack: Installation) -> N
     assert stack.value("SELECT count(*) FROM seat WHERE attempt_id IS NOT NULL AND acknowledged_at IS NOT NULL") == 6
 
 
+@pytest.mark.long
 def test_a_replica_whose_drivers_cannot_start_gets_nothing_and_says_why(
     stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

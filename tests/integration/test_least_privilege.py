@@ -147,7 +147,11 @@ def writable(settings: Settings, topics: Collection[str]) -> set[str]:
         answers[message.topic() or ""] = error
 
     for topic in topics:
-        client.produce(topic, key=b"-", value=b"x", partition=0, on_delivery=delivered)
+        try:
+            client.produce(topic, key=b"-", value=b"x", partition=0, on_delivery=delivered)
+        except KafkaException as e:
+            # Kafka has said so already, to the client's question about its topics.
+            answers[topic] = e.args[0]
     assert client.flush(SECONDS) == 0
     assert answers.keys() == set(topics)
     return {topic for topic, error in answers.items() if error is None or not _is_refusal(error)}

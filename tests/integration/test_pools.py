@@ -94,6 +94,7 @@ def test_runs_land_on_hosts_that_serve_their_pool(stack: Installation, tmp_path:
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.long
 def test_runs_of_a_pool_that_nobody_serves_wait_and_say_why(stack: Installation, cli: Cli, tmp_path: Path) -> None:
     file = pools_file(stack, "[gpu]\n")
     starter(stack, file, "default")

@@ -169,6 +169,7 @@ def test_an_old_primary_that_comes_back_is_not_worked_on() -> None:
 
 
 @pytest.mark.embedded
+@pytest.mark.long
 def test_a_planned_switch_while_runs_are_in_flight_is_no_outage() -> None:
     with cluster(2) as (made, (first, second)):
         second.follow(first, "second")
