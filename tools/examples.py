@@ -105,7 +105,14 @@ DEFINITION: Example = {
                 "env": {"STAGE": "production", "DB_PASSWORD": "{secret[DB_PASSWORD]}"},
                 "deploy_mode": "client",
                 "tables": [
-                    {"name": "lake.db.delays", "column": "day", "zone": "", "with_rows": False, "sparse": False}
+                    {
+                        "name": "lake.db.delays",
+                        "column": "day",
+                        "zone": "",
+                        "with_rows": False,
+                        "sparse": False,
+                        "redirected": False,
+                    }
                 ],
             },
         },
