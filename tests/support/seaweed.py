@@ -67,6 +67,11 @@ class Seaweed:
         found = self.client().list_objects_v2(Bucket=BUCKET, Prefix=prefix)
         return [each["Key"].removeprefix(prefix) for each in found.get("Contents", [])]
 
+    def files(self) -> dict[str, object]:
+        """All objects, by their names: another value when somebody writes one again."""
+        found = self.client().list_objects_v2(Bucket=BUCKET)
+        return {each["Key"]: (each["ETag"], each["LastModified"]) for each in found.get("Contents", [])}
+
 
 @contextmanager
 def seaweed(folder: Path) -> Iterator[Seaweed]:

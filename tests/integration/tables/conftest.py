@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.hive import hive_server
 from tests.support.lake import FORMATS, Lake, server
+from tests.support.metastore import metastore
 from tests.support.seaweed import Seaweed, seaweed
+from tests.support.servers import Servers
 from tests.support.tiers import some
 
 # Compiling code for each expression takes longer than evaluating it for a few rows. With --long, Spark is as users have it.
@@ -36,6 +39,23 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
     """An object store."""
     with seaweed(tmp_path_factory.mktemp("store")) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def embedded_metastore() -> Iterator[str]:
+    """The address of a Spark server with a Hive metastore inside."""
+    with hive_server() as remote:
+        yield remote
+
+
+@pytest.fixture(scope="module")
+def standalone_metastore(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same with a metastore of its own."""
+    with (
+        metastore(servers.settings.dsn_of("owner"), tmp_path_factory.mktemp("metastore")) as conf,
+        hive_server(**conf) as remote,
+    ):
+        yield remote
 
 
 @pytest.fixture(autouse=True)

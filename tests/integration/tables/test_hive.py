@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.support.hive import KEEP_DAYS, HiveLake, Killed, hive_server, mortal
+from tests.support.hive import KEEP_DAYS, HiveLake, Killed, mortal
 from tests.support.lake import Attempt, PublicationFailed, Publisher
 from tests.support.tiers import some
 
@@ -17,22 +17,19 @@ from retrofill.outputs.kept import NotKept
 from retrofill.outputs.tables import hive_records
 
 # The catalog in Spark's memory has the same statements as a metastore, and costs no server of its own.
-KINDS = ("USING parquet in memory", "STORED AS PARQUET", "USING parquet")
+KINDS = (
+    "USING parquet in table_server",
+    "STORED AS PARQUET in embedded_metastore",
+    "USING parquet in embedded_metastore",
+    "STORED AS PARQUET in standalone_metastore",
+)
 OTHER = "INSERT INTO {} (n, note, day) VALUES (7, 'neighbor', DATE'2013-01-02')"
 
 
-@pytest.fixture(scope="module")
-def metastore() -> Iterator[str]:
-    with hive_server() as remote:
-        yield remote
-
-
 @pytest.fixture(params=some(KINDS, KINDS[0]))
-def lake(request: pytest.FixtureRequest, table_server: str) -> Iterator[HiveLake]:
-    kind = str(request.param)
-    in_memory = kind.endswith(" in memory")
-    remote = table_server if in_memory else str(request.getfixturevalue("metastore"))
-    with HiveLake(remote, kind.removesuffix(" in memory")) as made:
+def lake(request: pytest.FixtureRequest) -> Iterator[HiveLake]:
+    storage, _, server = str(request.param).partition(" in ")
+    with HiveLake(str(request.getfixturevalue(server)), storage) as made:
         made.spark.conf.set("hive.exec.dynamic.partition.mode", "nonstrict")
         made.spark.sql(OTHER.format(made.table))
         yield made
@@ -237,8 +234,8 @@ def test_what_partitions_cannot_tell_apart_is_refused(lake: HiveLake) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("storage", ["USING parquet", "STORED AS PARQUET", "STORED AS TEXTFILE"])
-def test_what_others_append_to_a_published_partition_is_seen_beside_it(metastore: str, storage: str) -> None:
-    with HiveLake(metastore, storage) as lake:
+def test_what_others_append_to_a_published_partition_is_seen_beside_it(embedded_metastore: str, storage: str) -> None:
+    with HiveLake(embedded_metastore, storage) as lake:
         lake.spark.conf.set("hive.exec.dynamic.partition.mode", "nonstrict")
         lake.published(1, "published")
         lake.spark.sql(f"INSERT INTO {lake.table} (n, note, day) VALUES (7, 'appended', DATE'2013-01-01')")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.hive import HiveLake, hive_server
+from tests.support.hive import HiveLake
 from tests.support.lake import MIDNIGHT, Attempt
+from tests.support.tiers import some
 
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.protocol.table_output import TableOutput
@@ -50,10 +51,9 @@ HOURS = (0, 23)
 A_DAY = len(COUNTRIES) * len(HOURS)
 
 
-@pytest.fixture(scope="module")
-def metastore() -> Iterator[str]:
-    with hive_server() as remote:
-        yield remote
+@pytest.fixture(scope="module", params=some(["embedded_metastore", "standalone_metastore"], "embedded_metastore"))
+def metastore(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(request.param))
 
 
 def moments(day: int) -> list[datetime]:
