@@ -72,7 +72,7 @@ types: setup
 schemas: setup
 	$(BIN)/python -m tools.schemas --check --docs docs/messages.md schemas
 
-# Spark's classes as Java maps them: it takes a core for half a minute, and most of the start of each Spark server after it.
+# Spark's classes as Java maps them. Making it takes a core for half a minute; each Spark server then starts with less CPU time.
 archive: setup
 	$(BIN)/python -m tests.support.jvm
 

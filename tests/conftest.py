@@ -38,7 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # An example that is slow on a busy machine is no failure.
     hypothesis.settings.register_profile("any machine", deadline=None)
     hypothesis.settings.load_profile("any machine")
-    os.environ.setdefault("JDK_JAVA_OPTIONS", jvm.options())
+    # A worker has those of the process that started it. To find them starts Java.
+    if "JDK_JAVA_OPTIONS" not in os.environ:
+        os.environ["JDK_JAVA_OPTIONS"] = jvm.options()
     config.stash[WATCHER] = reaper.watch()
 
 

@@ -186,8 +186,10 @@ class StarterHandler(Handler):
             if key in keys:
                 check_all_active(tx, key, self._to_check(tx))
         if SUSPECTS_KEY in keys:
-            for no in claims.pipelines_with_suspects(tx.conn, tx.partition):
+            waiting = claims.pipelines_with_suspects(tx.conn, tx.partition)
+            for no in waiting:
                 tx.schedule_check(pipeline_key(no))
+            if waiting:
                 # Whose turn it is may not take it.
                 tx.schedule_check(SUSPECTS_KEY, claims.TURN.total_seconds())
         ids, numbers = backfills_in(keys), pipelines_in(keys)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from retrofill.spark import java as runtime
 from retrofill.spark.java import spark_jars
 from retrofill_core.settings import Settings
 from retrofill_tools.stack.maven import Artifact
 from retrofill_tools.stack.ports import held_port
+from tests.support.hadoop_site import write_site
 from tests.support.installation import until
 from tests.support.maven import jar
 
@@ -73,8 +73,8 @@ def hdfs(home: Path) -> Iterator[Hdfs]:
         path = f"{home}:{jar(SERVERS)}:{spark_jars()}/*"
         java = [str(runtime.find(Settings())), "-Xmx256m", "-XX:+UseSerialGC", *opened, "-cp", path]
         made = Hdfs(held.enter_context(held_port()), held.enter_context(held_port()), java)
-        _write(home / "core-site.xml", {"fs.defaultFS": made.address})
-        _write(home / "hdfs-site.xml", _site(made, home))
+        write_site(home / "core-site.xml", {"fs.defaultFS": made.address})
+        write_site(home / "hdfs-site.xml", _site(made, home))
         namenode, datanode = f"{MAIN}.namenode.NameNode", f"{MAIN}.datanode.DataNode"
         subprocess.run([*java, namenode, "-format", "-nonInteractive"], check=True, capture_output=True, timeout=120)
         log = home / "servers.log"
@@ -106,8 +106,3 @@ def _site(made: Hdfs, home: Path) -> dict[str, str]:
         "dfs.namenode.datanode.registration.ip-hostname-check": "false",
         "dfs.permissions.enabled": "false",
     }
-
-
-def _write(file: Path, values: Mapping[str, str]) -> None:
-    rows = [f"<property><name>{k}</name><value>{escape(v)}</value></property>" for k, v in values.items()]
-    file.write_text("\n".join(["<configuration>", *rows, "</configuration>"]))

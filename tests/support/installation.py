@@ -144,11 +144,13 @@ class Installation:
         return self._connection().execute(statement.encode(), parameters or None).fetchall()
 
     def _connection(self) -> psycopg.Connection[dict[str, Any]]:
-        """One for each thread: a new one for each query took more CPU time of the tests than the queries of all services."""
+        """One for each thread: tests poll, and a new connection costs more than a query."""
         dsn = self.settings.dsn_of("owner")
         kept = self._kept.get((dsn, get_ident()))
         # What arrives between queries is its end: the server has restarted, or a test has ended all sessions.
         if kept is None or kept.closed or select([kept.fileno()], [], [], 0)[0]:
+            if kept is not None:
+                kept.close()
             # Nothing prepared: tests change tables.
             kept = psycopg.connect(dsn, row_factory=dict_row, autocommit=True, prepare_threshold=None)
             kept.execute("SET search_path = retrofill")

@@ -61,7 +61,7 @@ def make() -> None:
 def _train(draft: Path) -> None:
     os.environ["JDK_JAVA_OPTIONS"] = COMPILER
     with tempfile.TemporaryDirectory(prefix="retrofill-archive-") as home:
-        conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={draft} -Xlog:cds*=off"}
+        conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={draft} {QUIET}"}
         settings = Settings(home=Path(home), spark_cores=2, spark_conf=conf)
         with connect_process(settings, java.find(settings)) as (remote, process):
             subprocess.run([sys.executable, "-c", TRAINING, remote, f"{home}/days"], check=True, capture_output=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -18,7 +16,8 @@ from retrofill.spark import java as runtime
 from retrofill.spark.java import spark_jars
 from retrofill_core.settings import Settings
 from retrofill_tools.stack.maven import Artifact
-from retrofill_tools.stack.ports import held_port
+from retrofill_tools.stack.ports import answers, held_port
+from tests.support.hadoop_site import write_site
 from tests.support.installation import until
 from tests.support.lake import POSTGRES_DRIVER
 from tests.support.maven import jar, jars
@@ -41,8 +40,7 @@ def metastore(dsn: str, home: Path) -> Iterator[dict[str, str]]:
         "metastore.expression.proxy": "org.apache.hadoop.hive.metastore.DefaultPartitionExpressionProxy",
         "metastore.task.threads.always": "org.apache.hadoop.hive.metastore.events.EventCleanerTask",
     }
-    rows = [f"<property><name>{k}</name><value>{escape(v)}</value></property>" for k, v in site.items()]
-    (home / "metastore-site.xml").write_text("\n".join(["<configuration>", *rows, "</configuration>"]))
+    write_site(home / "metastore-site.xml", site)
     own = [each for each in jars(METASTORE) if not each.name.startswith(TOO_OLD)]
     newer = [each for pattern in NEWER for each in spark_jars().glob(pattern)]
     opened = [f"--add-opens=java.base/{each}=ALL-UNNAMED" for each in OPENED]
@@ -56,7 +54,7 @@ def metastore(dsn: str, home: Path) -> Iterator[dict[str, str]]:
             process = subprocess.Popen(command, stdout=out, stderr=out)
         try:
             until(
-                lambda: process.poll() is not None or _listens(port),
+                lambda: process.poll() is not None or answers(port),
                 "the metastore listens",
                 log.read_text,
                 START_SECONDS,
@@ -105,8 +103,3 @@ def _create_tables(java: list[str], jdo: Mapping[str, str], home: Path) -> None:
     command = [*java, tool, "-create", "-api", "JDO", "-props", str(file), str(home / "package.jdo")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 import pytest
 
@@ -20,6 +19,7 @@ from retrofill.spark.java import spark_jars
 from retrofill_core.settings import Settings
 from retrofill_tools.stack.maven import Artifact, FetchFailed
 from retrofill_tools.stack.ports import held_port
+from tests.support.hadoop_site import write_site
 from tests.support.installation import until
 from tests.support.maven import jar
 from tests.support.stopped import stopped
@@ -61,8 +61,8 @@ class Yarn:
             (self.home / name).mkdir(parents=True)
         # A client gives up soon.
         patience = {"ipc.client.rpc-timeout.ms": "4000", "ipc.client.connect.max.retries": "1"}
-        self._write("core-site.xml", {"fs.defaultFS": "file:///", **patience})
-        self._write("yarn-site.xml", self._site())
+        write_site(self.conf / "core-site.xml", {"fs.defaultFS": "file:///", **patience})
+        write_site(self.conf / "yarn-site.xml", self._site())
         self._held.close()
         opened = [f"--add-opens={name}=ALL-UNNAMED" for name in ("java.base/java.lang", "java.base/java.util")]
         path = ":".join(map(str, [self.conf, self.home / "web", *jars, spark_jars() / "*"]))
@@ -154,10 +154,6 @@ class Yarn:
             "yarn.nodemanager.pmem-check-enabled": "false",
             "yarn.nodemanager.disk-health-checker.enable": "false",
         }
-
-    def _write(self, name: str, values: Mapping[str, str]) -> None:
-        rows = [f"<property><name>{k}</name><value>{escape(v)}</value></property>" for k, v in values.items()]
-        (self.conf / name).write_text("\n".join(["<configuration>", *rows, "</configuration>"]))
 
 
 def _java_home() -> Path:

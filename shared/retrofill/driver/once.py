@@ -36,7 +36,9 @@ def main() -> None:
     # Imported here, pyspark need not be in each process.
     known = versions(spark_version())
     hang_up_with_parent()
-    Parent(incoming, outgoing, lambda *given: given[2].ready(known, None), partial(attempt, config)).serve()
+    Parent(
+        incoming, outgoing, lambda _incoming, _outgoing, notes, _: notes.ready(known, None), partial(attempt, config)
+    ).serve()
 
 
 def attempt(config: Config, incoming: IO[str], outgoing: IO[str], notes: Notes, _: None) -> None:

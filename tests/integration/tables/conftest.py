@@ -17,12 +17,12 @@ from tests.support.tiers import some
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
-# Where Delta differs from Iceberg: the fence at its commit, and the condition with the interval's bounds.
-DELTA = ("test_fences.py", "test_groups.py", "test_keys.py", "test_conflicts.py")
+# Where Delta differs from Iceberg: the fence at its commit, the condition with the interval's bounds, a table by its path.
+DELTA = ("test_fences.py", "test_groups.py", "test_keys.py", "test_conflicts.py", "test_lent.py")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """In Delta, which needs four times Iceberg's CPU time for the same, ``make test`` tries only what differs."""
+    """In Delta, which needs several times Iceberg's CPU time for the same, ``make test`` tries only what differs."""
     if "[delta" in item.name and item.path.name not in DELTA:
         item.add_marker(pytest.mark.long)
 

@@ -78,10 +78,15 @@ class IcebergTarget:
         return any(line.startswith("DeleteFromTable") for line in str(row[0]).splitlines()[:2])
 
 
+def is_audited(session: Any, table: str) -> bool:
+    """Whether a session's ``REDIRECTIONS`` apply to commits to the table."""
+    return properties_of(session, table).get(AUDITED, "").lower() == "true"
+
+
 def _refuse_redirected(session: Any, table: str) -> None:
     """Raise ``CannotStage`` if the session's commits to the table would not become its current state."""
     setting = next((name for name in REDIRECTIONS if session.conf.get(name, "")), None)
-    if setting is not None and properties_of(session, table).get(AUDITED, "").lower() == "true":
+    if setting is not None and is_audited(session, table):
         raise CannotStage(
             f"{table} has {AUDITED}=true and the session {setting}={session.conf.get(setting, '')}, so its readers would not "
             f"see the rows: call run.spark.conf.unset('{setting}') first, and request the backfill with --review to audit them"

@@ -11,9 +11,8 @@ from typing import Any
 
 from retrofill.outputs.cannot_stage import CannotStage, OtherInterval
 from retrofill.outputs.tables.branches import change_branches
-from retrofill.outputs.tables.iceberg_target import AUDITED
+from retrofill.outputs.tables.iceberg_target import AUDITED, is_audited
 from retrofill.outputs.tables.states import as_of, same_rows
-from retrofill.outputs.tables.target import properties_of
 from retrofill.protocol.table_output import joined, parts_of
 from retrofill.sdk.tables import BRANCH
 
@@ -39,7 +38,7 @@ class Branch:
     @classmethod
     def create(cls, session: Any, table: str, name: str) -> Branch:
         """A branch with what readers see now. Raises ``CannotStage``."""
-        if properties_of(session, table).get(AUDITED, "").lower() != "true":
+        if not is_audited(session, table):
             raise CannotStage(
                 f"{table} lacks {AUDITED}=true, so {BRANCH} would not redirect the script's commits: ALTER TABLE {table} SET "
                 f"TBLPROPERTIES ('{AUDITED}'='true')"

@@ -37,6 +37,7 @@ class StagedTables:
         self._swept: set[str] = set()
         text = f"{launch.installation} {launch.pipeline.name}"
         self._pipeline = f"{OURS}{hashlib.sha256(text.encode()).hexdigest()[:10]}_"
+        self._named = re.compile(f".*{self._pipeline}([0-9a-z]+)_([0-9a-z]+)_([0-9]+)_[0-9]+", re.IGNORECASE)
 
     def name(self, target: str, piece: Piece, number: int) -> str:
         """The name of the attempt's table of that number, for rows of ``target``."""
@@ -74,8 +75,7 @@ class StagedTables:
 
     def _is_of_former(self, name: str) -> bool:
         """Whether it is the name of what an earlier attempt at one of the intervals has left."""
-        pattern = re.compile(f".*{self._pipeline}([0-9a-z]+)_([0-9a-z]+)_([0-9]+)_[0-9]+", re.IGNORECASE)
-        parts = pattern.fullmatch(name)
+        parts = self._named.fullmatch(name)
         return parts is not None and self._is_left(int(parts[1], 36), int(parts[2], 36), int(parts[3]))
 
     def _is_left(self, start: int, end: int, attempt: int) -> bool:
