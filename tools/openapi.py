@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from retrofill_console.api.openapi import document
+from retrofill_console.api.table import document
 
 PAGE = Path(__file__).parents[1] / "docs" / "console.openapi.json"
 

@@ -1,20 +1,20 @@
-"""Commands to active backfills and their runs: carried out, answered again or refused."""
+"""Requests to change an active backfill."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
-from backfill_planner.changes import change
-from backfill_planner.decide import Approved, Command, Enter, Refuse, Unchanged, answer_command
-from backfill_planner.run_cancels import cancel_runs
-from backfill_planner.run_retries import retry_runs
-from backfill_planner.states import move
+from backfill_planner.decide import Approved, Command, Enter, Refuse, Unchanged, answer_command, nothing_to_do
+from backfill_planner.progress import move
+from backfill_planner.run_commands import cancel_runs, retry_runs
 from retrofill_core.bus.handler import Received
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import (
     BackfillApproved,
     BackfillCancelled,
     BackfillCancelling,
+    BackfillChanged,
     BackfillChangeRequested,
     BackfillCommandRejected,
     BackfillEvent,
@@ -29,13 +29,45 @@ from retrofill_core.contract.base import REGISTRY, Message
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import BackfillState, CancelCause
 from retrofill_core.domain.budget import Budget
-from retrofill_core.store import backfills, budgets
+from retrofill_core.store import backfills, budgets, pipelines
 from retrofill_core.store.backfills import Outcome
 from retrofill_core.store.failures import count_failed
 from retrofill_core.store.rows import Planned
 from retrofill_core.store.transition import FromNow
 
 S = BackfillState
+
+
+def decide(command: BackfillChangeRequested, state: str) -> dict[str, Any] | Refuse:
+    """The columns to set, for a backfill in ``state``."""
+    if state not in (S.RUNNING, S.PAUSED):
+        return nothing_to_do(state, "change")
+    given = {name: getattr(command, name) for name in ("max_active_runs", "batch_size", "on_run_failure")}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return changes or Refuse("it changes nothing: give max_active_runs, batch_size or on_run_failure")
+
+
+def change(tx: Transaction, row: Planned, command: BackfillChangeRequested) -> BackfillChanged | Refuse:
+    """Change the backfill, which is locked."""
+    changes = decide(command, row.state)
+    if isinstance(changes, Refuse):
+        return changes
+    if "on_run_failure" in changes:
+        # As with a resume, failures committed so far are accepted, and none committed later.
+        changes["failed_before"] = count_failed(tx.conn, row.id)
+    backfills.change(tx.conn, row.id, changes)
+    now = replace(row, **changes)
+    of_pipeline = row.definition.get("batch_size", 1)
+    return BackfillChanged(
+        backfill_id=row.id,
+        pipeline=row.pipeline,
+        max_active_runs=now.max_active_runs,
+        pipeline_max_active_runs=pipelines.limit(tx.conn, row.pipeline_no),
+        batch_size=min(now.batch_size or of_pipeline, of_pipeline),
+        on_run_failure=now.on_run_failure,
+    )
+
+
 # The reply to a command that leads to a state.
 _EVENTS: dict[BackfillState, type[BackfillEvent]] = {
     S.PAUSED: BackfillPaused,

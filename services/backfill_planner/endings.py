@@ -1,21 +1,18 @@
-"""Checks: end a backfill, or pause or cancel it over a failed run or its budget. Decided from the rows
-alone.
+"""Checks end a backfill, or pause or cancel it over a failed run or its budget, and call what its pipeline lists for
+its end. Decided from the rows alone, in one transaction.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
 
-from backfill_planner.calls import call_for_end
-from backfill_planner.decide import (
-    BeginReview,
-    CancelForFailure,
-    End,
-    Pause,
-    judge,
-    why_failed,
-)
-from backfill_planner.states import move
+from pydantic import ValidationError
+
+from backfill_planner.decide import BeginReview, CancelForFailure, End, Pause, judge, why_failed
+from backfill_planner.progress import move
+from retrofill.errors import first_line
+from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.transaction import Transaction
@@ -31,10 +28,81 @@ from retrofill_core.contract.backfills import (
 )
 from retrofill_core.contract.topics import Topic
 from retrofill_core.deadlines.arming import resolve
+from retrofill_core.deadlines.calling import Listed, expanded, insert_listed
 from retrofill_core.domain.backfill import BackfillState, CancelCause, show_command
+from retrofill_core.domain.callback import Occasion
+from retrofill_core.domain.callback_rule import CallbackRule
+from retrofill_core.domain.run import RunState
+from retrofill_core.domain.templates import in_zone
 from retrofill_core.store import backfills, budgets, deadlines, reviews
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.rows import Planned
+
+log = get_log(__name__)
+_OCCASIONS = {
+    BackfillState.SUCCEEDED: Occasion.BACKFILL_SUCCEEDED,
+    BackfillState.FAILED: Occasion.BACKFILL_FAILED,
+}
+
+
+def call_for_end(
+    tx: Transaction, row: Planned, state: BackfillState, event: BackfillEnded, now: datetime, partitions: int
+) -> None:
+    """Insert the callbacks listed for the backfill's end. Nothing is listed for a user's cancel.
+
+    Nor for the success of an undo: the data that was announced before is gone.
+    """
+    occasion = _OCCASIONS.get(state)
+    if occasion == Occasion.BACKFILL_SUCCEEDED and row.undoes is not None:
+        return
+    rules = [] if occasion is None else _rules(row, occasion)
+    if occasion is None or not rules:
+        return
+    fields = in_zone(_fields(row, state, event), row.definition["timezone"])
+    body = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+    calls = [
+        Listed(
+            rule,
+            place,
+            occasion,
+            row.id,
+            row.pipeline,
+            expanded(rule.kwargs, fields, backfill=row.id),
+            {**body, "callback": rule.callback.label},
+        )
+        for place, rule in enumerate(rules)
+    ]
+    insert_listed(tx, calls, now, partitions)
+
+
+def _rules(row: Planned, occasion: Occasion) -> list[CallbackRule]:
+    """The list that the backfill was planned with; one planned by an older release has none."""
+    try:
+        return [CallbackRule.model_validate(each) for each in row.definition.get(f"on_{occasion}", ())]
+    except ValidationError as e:
+        log.error(
+            "callbacks_unreadable",
+            backfill=row.id,
+            error=first_line(e),
+            what_to_do="a newer release planned it: its end is not called; upgrade the planner",
+        )
+        return []
+
+
+def _fields(row: Planned, state: BackfillState, event: BackfillEnded) -> dict[str, Any]:
+    """The fields that templates may refer to: ``BACKFILL_ENDED_FIELDS``."""
+    counts = {
+        f"backfill.{end}": event.runs.get(end, 0) for end in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
+    }
+    return {
+        "pipeline": row.pipeline,
+        "backfill.id": row.id,
+        "backfill.runs": row.runs,
+        "backfill.state": str(state),
+        "backfill.ended_at": event.ended_at,
+        **counts,
+    }
+
 
 S = BackfillState
 _ENDS: dict[BackfillState, type[BackfillEnded]] = {

@@ -9,13 +9,11 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection
 
 from backfill_planner import commands, endings
-from backfill_planner.admission import Admission
+from backfill_planner.admission import Admission, PipelinesBarrier
 from backfill_planner.answers import Request
-from backfill_planner.barrier import PipelinesBarrier
 from backfill_planner.progress import EVERY_SECONDS as PROGRESS_SECONDS
 from backfill_planner.progress import PROGRESS, Announcer
-from backfill_planner.requests import KnownIntervals, answer_request
-from backfill_planner.slow import TimedOut
+from backfill_planner.requests import KnownIntervals, TimedOut, answer_request
 from backfill_planner.undo import answer_undo
 from retrofill_core.bus.faults import Conflict, Poison
 from retrofill_core.bus.handler import Handler, Hold, Received

@@ -1,4 +1,4 @@
-"""Announces how far backfills are: ``BackfillProgress``, at most one every five seconds for each.
+"""Publishes the state of backfills and how far they are: ``BackfillProgress`` at most once in five seconds for each.
 
 Events of runs only mark a backfill; one check of the shard reads the marked ones together. What the
 counts of the last event were is stored, so that nothing is announced twice.
@@ -11,18 +11,47 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import BackfillProgress
 from retrofill_core.contract.cost import Cost
+from retrofill_core.contract.states import BackfillStateChanged
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.budget import Spent, used_up
 from retrofill_core.domain.estimate import Estimate
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import budgets
+from retrofill_core.store import backfills, budgets
 from retrofill_core.store import progress as store
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.progress import Announced
+from retrofill_core.store.rows import Backfill
+
+
+def move(
+    tx: Transaction,
+    row: Backfill,
+    to: BackfillState,
+    values: Mapping[str, Any],
+    by_state: Mapping[str, int] | None = None,
+) -> None:
+    """Move a locked backfill to ``to``. ``values``: columns to set; ``by_state``: its runs. Raises ``Conflict``."""
+    if not backfills.move(tx.conn, row.id, to, row.state, values):
+        raise Conflict(f"backfill {row.id} is no longer {row.state.replace('_', ' ')}")
+    record = BackfillStateChanged(
+        backfill_id=row.id,
+        pipeline=row.pipeline,
+        state=to,
+        range_start=row.covers.lower,
+        range_end=row.covers.upper,
+        runs=row.runs,
+        undoes=row.undoes,
+        runs_by_state=dict(by_state or {}),
+        requested_at=row.requested_at,
+        at=values.get("ended_at") or database_now(tx.conn),
+    )
+    tx.emit(Topic.BACKFILL_STATES, row.id, record)
+
 
 # The key of the check. No id contains a line break.
 PROGRESS = "\nprogress"

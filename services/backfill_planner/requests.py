@@ -1,14 +1,19 @@
-"""Requests for backfills: the data intervals that each asks for, and its plan."""
+"""Requests for backfills: the data intervals that each asks for, its plan, and what is done if planning it exceeds
+Postgres's transaction timeout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from backfill_planner.answers import Draft, Request, answer
-from backfill_planner.slow import too_slow
+from retrofill_core.bus.faults import STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.domain.alert import AT_PLANNING, OF_BACKFILL, finish_by
@@ -18,6 +23,45 @@ from retrofill_core.settings import Settings
 from retrofill_core.store import budgets, pipelines, planning
 from retrofill_core.store.backfills import Outcome
 from retrofill_core.store.pipelines import StoredPipeline
+
+IDLE_IN_TRANSACTION_TIMEOUT = "25P03"
+TIMEOUTS = (STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT, IDLE_IN_TRANSACTION_TIMEOUT)
+# The worker loop dead-letters a message after three tries alone: the third rejects the request.
+TRIES = 2
+# A smaller plan takes well below a second, so its timeout has another cause.
+LARGE_RUNS = 10_000
+
+
+class TimedOut:
+    """Counts, per request, the timeouts of planning it alone on this instance."""
+
+    def __init__(self) -> None:
+        self._times: Counter[str] = Counter()
+
+    def times(self, id: str) -> int:
+        return self._times[id]
+
+    @contextmanager
+    def counted(self, id: str, *, alone: bool) -> Iterator[None]:
+        """Count a timeout inside the block; that of a batch blames no single request."""
+        try:
+            yield
+        except DBAPIError as e:
+            if alone and getattr(e.orig, "sqlstate", None) in TIMEOUTS:
+                self._times[id] += 1
+            raise
+        self._times.pop(id, None)
+
+
+def too_slow(intervals: int, times: int) -> Rejection | None:
+    """Reject a large request after ``TRIES`` timeouts."""
+    if times < TRIES or intervals < LARGE_RUNS:
+        return None
+    return Rejection(
+        Reason.TOO_MANY_RUNS,
+        f"{intervals:,} data intervals are too many for this database: planning exceeded its transaction timeout {times} times "
+        "(transaction_timeout of the planner's role); split the range into several requests",
+    )
 
 
 class KnownIntervals:

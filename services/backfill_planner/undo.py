@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection
 
 from backfill_planner.answers import Draft, Request, answer
-from backfill_planner.slow import too_slow
+from backfill_planner.requests import too_slow
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import BackfillUndoRequested
 from retrofill_core.domain.backfill import ReprocessBehavior

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import Connection
 
-from deadline_watcher import events
+from deadline_watcher import verdicts
 from deadline_watcher.decide import seconds_to_next
 from deadline_watcher.verdicts import apply_verdicts, call, recover, task_ends
 from retrofill_core.bus.faults import Poison
@@ -139,11 +139,11 @@ def _close(tx: Transaction, windows: Sequence[digests.Window]) -> None:
         missed = deadlines.of_digest(tx.conn, window.id, LISTED)
         tasks = task_ends(tx, missed)
         backfills = subjects.backfill_facts(tx.conn, {one.backfill_id for one in missed})
-        facts = [events.in_digest(one, backfills[one.backfill_id], tasks) for one in missed]
+        facts = [verdicts.in_digest(one, backfills[one.backfill_id], tasks) for one in missed]
         first = missed[0]
-        parts = events.digest(window, first.callback, facts, count, now, tx.max_message_bytes)
+        parts = verdicts.digest(window, first.callback, facts, count, now, tx.max_message_bytes)
         for part in parts:
             tx.emit(Topic.DEADLINE_MISSED, window.id, part)
         if first.callback is not None:
             timezone = backfills[first.backfill_id].timezone
-            call(tx, [events.callback(first, first.callback, facts[0], parts[0], timezone, now, count)])
+            call(tx, [verdicts.callback(first, first.callback, facts[0], parts[0], timezone, now, count)])

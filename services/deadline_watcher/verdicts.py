@@ -1,29 +1,174 @@
-"""Judges deadlines whose runs are locked, and writes rows, events and callbacks."""
+"""Judges deadlines whose runs are locked: builds the messages about missed ones, writes rows, events and callbacks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from datetime import datetime
+from typing import Any
 
-from deadline_watcher import events
-from deadline_watcher.decide import Verdicts, decide, how_it_ended
+from deadline_watcher.decide import Verdicts, decide, how_it_ended, state_of
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Poison
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.base import Message
-from retrofill_core.contract.deadlines import CallbackRequested
+from retrofill_core.contract.deadlines import (
+    CallbackRequested,
+    DeadlineFacts,
+    DeadlineMissed,
+    DeadlineRecovered,
+    DeadlinesMissed,
+)
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.deadline import DeadlineState, End
+from retrofill_core.deadlines.calling import expanded
+from retrofill_core.domain.alert import Reference
+from retrofill_core.domain.callback import order_key
+from retrofill_core.domain.deadline import DeadlineState, End, Scope
+from retrofill_core.domain.templates import in_zone
 from retrofill_core.store import callbacks, deadlines, digests, subjects
 from retrofill_core.store.callbacks import NewCallback
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.deadlines import Deadline
-from retrofill_core.store.digests import DigestKind
-from retrofill_core.store.subjects import TaskEnds
+from retrofill_core.store.digests import DigestKind, Window
+from retrofill_core.store.subjects import BackfillFacts, TaskEnds
+
+# Upper bound for a digest without its list: names, times, and a URL of 2,000 characters.
+HEAD_BYTES = 10_000
+
+
+def missed(one: Deadline, backfill: BackfillFacts, tasks: TaskEnds, now: datetime) -> DeadlineMissed:
+    """The event of a deadline that is found missed ``now``."""
+    return DeadlineMissed(**_facts(one, backfill, tasks, now), callback=one.callback)
+
+
+def in_digest(one: Deadline, backfill: BackfillFacts, tasks: TaskEnds) -> DeadlineFacts:
+    """What a digest lists about one of its misses."""
+    return DeadlineFacts(**_facts(one, backfill, tasks, one.decided_at), recovered_at=one.recovered_at)
+
+
+def _facts(one: Deadline, backfill: BackfillFacts, tasks: TaskEnds, detected_at: datetime | None) -> dict[str, Any]:
+    return {
+        "deadline_id": one.id,
+        "alert": one.alert,
+        "scope": one.scope,
+        "pipeline": one.pipeline,
+        "backfill_id": one.backfill_id,
+        "run_id": one.run_id,
+        "task": one.task,
+        "interval_start": one.interval_start,
+        "interval_end": one.interval_end,
+        "reference": Reference(one.reference),
+        "interval_seconds": one.interval_seconds,
+        "due_at": one.due_at,
+        "detected_at": detected_at,
+        "run_state": state_of(one, tasks),
+        "run_attempt": one.run_attempt,
+        "runs_done": backfill.runs_done,
+        "runs": backfill.runs,
+    }
+
+
+def digest(
+    window: Window, callback: str | None, missed: Sequence[DeadlineFacts], count: int, now: datetime, max_bytes: int
+) -> list[DeadlinesMissed]:
+    """The event of a window's ``count`` misses, in parts of at most ``max_bytes``."""
+    parts = list(_parts(missed, max_bytes - HEAD_BYTES))
+    return [
+        DeadlinesMissed(
+            digest_id=window.id,
+            alert=window.alert,
+            pipeline=window.pipeline,
+            opened_at=window.opened_at,
+            closed_at=now,
+            count=count,
+            not_listed=count - len(missed),
+            part=number,
+            parts=len(parts),
+            missed=part,
+            callback=callback,
+        )
+        for number, part in enumerate(parts, 1)
+    ]
+
+
+def _parts(missed: Sequence[DeadlineFacts], max_bytes: int) -> Iterable[list[DeadlineFacts]]:
+    part: list[DeadlineFacts] = []
+    size = 0
+    for each in missed:
+        length = len(each.model_dump_json(exclude_none=True).encode()) + 1
+        if part and size + length > max_bytes:
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += length
+    if part:
+        yield part
+
+
+def recovered(one: Deadline, at: datetime) -> DeadlineRecovered:
+    """The event of a missed deadline whose run, task or backfill succeeded later."""
+    return DeadlineRecovered(
+        deadline_id=one.id,
+        alert=one.alert,
+        scope=one.scope,
+        pipeline=one.pipeline,
+        backfill_id=one.backfill_id,
+        run_id=one.run_id,
+        task=one.task,
+        interval_start=one.interval_start,
+        interval_end=one.interval_end,
+        due_at=one.due_at,
+        recovered_at=at,
+        late_seconds=(at - one.due_at).total_seconds(),
+    )
+
+
+def callback(
+    one: Deadline, name: str, about: DeadlineFacts, event: Message, timezone: str, now: datetime, count: int = 1
+) -> NewCallback:
+    """The callback ``name`` of a miss, or of a digest whose first miss is ``one``; it is called with ``event``."""
+    # A digest may be about many backfills.
+    of_backfill = one.scope == Scope.BACKFILL and one.digest_id is None
+    return NewCallback(
+        deadline_id=one.id,
+        shard=one.shard,
+        name=name,
+        kind=one.callback_kind,
+        options=one.callback_options,
+        kwargs=expanded(one.kwargs, template_fields(about, timezone, count), deadline=one.id),
+        event=event.model_dump(mode="json", by_alias=True, exclude_none=True),
+        pipeline=one.pipeline,
+        next_try_at=now,
+        order_key=order_key(one.callback_kind, name, one.callback_options, one.backfill_id) if of_backfill else None,
+    )
+
+
+def template_fields(about: DeadlineFacts, timezone: str, count: int = 1) -> Mapping[str, Any]:
+    """The fields that templates may refer to, with times in the pipeline's time zone."""
+    fields = {
+        "deadline.id": about.deadline_id,
+        "deadline.alert": about.alert,
+        "deadline.reference": str(about.reference),
+        "deadline.due_at": about.due_at,
+        "deadline.detected_at": about.detected_at,
+        "deadline.late_seconds": (about.detected_at - about.due_at).total_seconds(),
+        "pipeline": about.pipeline,
+        "backfill.id": about.backfill_id,
+        "backfill.runs": about.runs,
+        "backfill.runs_done": about.runs_done,
+        "run.id": about.run_id,
+        "run.logical_date": about.interval_start,
+        "run.interval_start": about.interval_start,
+        "run.interval_end": about.interval_end,
+        "run.state": about.run_state,
+        "run.attempt": about.run_attempt,
+        "task": about.task,
+        "digest.count": count,
+    }
+    return in_zone(fields, timezone)
 
 
 def apply_verdicts(tx: Transaction, armed: Sequence[Deadline]) -> None:
@@ -64,7 +209,7 @@ def recover(tx: Transaction, late: Sequence[Deadline]) -> None:
     for one in late:
         if one.id in landed and one.digest_id not in held:
             # With the key of its digest, so it follows the digest.
-            tx.emit(Topic.DEADLINE_MISSED, one.digest_id or one.id, events.recovered(one, recovered_at[one.id]))
+            tx.emit(Topic.DEADLINE_MISSED, one.digest_id or one.id, recovered(one, recovered_at[one.id]))
 
 
 def task_ends(tx: Transaction, watched: Sequence[Deadline]) -> TaskEnds:
@@ -85,18 +230,18 @@ def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -
     calls = []
     for one in told:
         backfill = backfills[one.backfill_id]
-        event = events.missed(one, backfill, tasks, now)
+        event = missed(one, backfill, tasks, now)
         if one.id in digest_of:
             # Its digest tells it. What its callback could not say must raise now, while it is armed: later its whole
             # digest would wait.
             if one.callback is not None:
-                events.template_fields(event, backfill.timezone)
+                template_fields(event, backfill.timezone)
             continue
         tx.emit(Topic.DEADLINE_MISSED, one.id, event)
         if one.id in verdicts.recovered:
-            tx.emit(Topic.DEADLINE_MISSED, one.id, events.recovered(one, verdicts.recovered[one.id]))
+            tx.emit(Topic.DEADLINE_MISSED, one.id, recovered(one, verdicts.recovered[one.id]))
         if one.callback is not None:
-            calls.append(events.callback(one, one.callback, event, event, backfill.timezone, now))
+            calls.append(callback(one, one.callback, event, event, backfill.timezone, now))
     call(tx, calls)
     crash_point("deadline:miss-written")
     tx.after_commit.append(lambda: crash_point("deadline:miss-committed"))

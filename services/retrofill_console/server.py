@@ -28,9 +28,8 @@ from retrofill.masking import configure_masking
 from retrofill_console.answers import answer, handlers
 from retrofill_console.api.routes import routes
 from retrofill_console.console import Console, make_console
-from retrofill_console.guard import API, Guard
 from retrofill_console.live.reader import LiveReader
-from retrofill_console.login import Login
+from retrofill_console.login import API, Guard, Login
 from retrofill_core.contract.topics import CONSOLE
 from retrofill_core.ready import write_ready
 from retrofill_core.settings import Settings, WrongSetting, read_settings

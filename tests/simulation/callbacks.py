@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from callback_runner.claims import Claim
 from callback_runner.decide import Outcome, Raised, Returned
+from callback_runner.record import Claim
 from tests.simulation.primitives import Event
 from tests.simulation.scheduler import Process
 

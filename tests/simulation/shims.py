@@ -134,7 +134,6 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     },
     "retrofill_core.bus.observability.metrics": {"register": lambda collector: None},
     "backfill_planner.admission": {"time": Time},
-    "backfill_planner.barrier": {"time": Time},
     "backfill_planner.progress": {"time": Time},
     "run_starter.handler": {"producer": _producer},
     "run_starter.reports.leases": {"time": Time},
@@ -163,7 +162,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
         "make_engine": lambda dsn, name, **_: scheduler().me().process.make_engine(),  # type: ignore[attr-defined]
         "Kinds": lambda settings, installation, instance: scheduler().me().process.kinds,  # type: ignore[attr-defined]
     },
-    "callback_runner.claims": {"uuid": _Uuid},
+    "callback_runner.record": {"uuid": _Uuid},
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from callback_runner.claims import Claim
+from callback_runner.record import Claim
 from retrofill_core.contract.topics import CALLBACK_RUNNER
 from tests.simulation import steps
 from tests.simulation.schedule import FIRST, run_until

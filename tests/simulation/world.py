@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from callback_runner.claims import Claim
+from callback_runner.record import Claim
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
 from retrofill_core.settings import Settings

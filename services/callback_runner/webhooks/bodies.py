@@ -1,16 +1,168 @@
 """Ready-made bodies of webhooks: for Slack, PagerDuty (Events API v2) and Microsoft Teams. Pure.
 
+All parts are bounded, so that every body stays below the limits of its service.
+
 The limits named here are those that the services document; tests/samples/bodies has their schemas.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from callback_runner.claims import Claim
-from callback_runner.webhooks.notices import Notice, notice_of
+from callback_runner.record import Claim
+from retrofill.errors import shortened
 from retrofill_core.bus.envelope import ID_NAMESPACE
+from retrofill_core.domain.deadline import Scope
+
+TITLE_CHARACTERS = 150
+NAME_CHARACTERS = 40
+VALUE_CHARACTERS = 200
+LINE_CHARACTERS = 400
+MAX_FACTS = 15
+# Of a digest, the first are listed.
+MAX_LISTED = 5
+Event = Mapping[str, Any]
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Notice:
+    """``subject``: what it is about; two notices about the same concern one incident.
+
+    ``resolves``: it reports that the subject is well again.
+    """
+
+    title: str
+    severity: str
+    subject: str
+    happened_at: datetime
+    facts: tuple[tuple[str, str], ...] = ()
+    lines: tuple[str, ...] = ()
+    command: str | None = None
+    resolves: bool = False
+
+
+@dataclass(frozen=True)
+class _Said:
+    title: str
+    facts: Facts = field(default_factory=dict)
+    lines: Iterable[str] = ()
+    severity: str = "error"
+    resolves: bool = False
+
+
+def notice_of(claim: Claim) -> Notice:
+    """What happened, then the callback's arguments as further facts."""
+    event = claim.event
+    said = _SAID.get(claim.event_type, _other)(event)
+    backfill = claim.backfill_id or (event.get("backfill_id") if event.get("scope") == Scope.BACKFILL else None)
+    facts = [(name, value) for name, value in (*said.facts.items(), *claim.kwargs.items()) if value is not None]
+    return Notice(
+        title=cut(said.title, TITLE_CHARACTERS),
+        severity=said.severity,
+        subject=f"backfill:{backfill}" if backfill else f"deadline:{claim.deadline_id}",
+        happened_at=claim.happened_at,
+        facts=tuple((cut(name, NAME_CHARACTERS), cut(_text(value), VALUE_CHARACTERS)) for name, value in facts)[
+            :MAX_FACTS
+        ],
+        lines=tuple(cut(line, LINE_CHARACTERS) for line in said.lines if line),
+        command=event.get("command"),
+        resolves=said.resolves,
+    )
+
+
+def cut(text: str, characters: int) -> str:
+    """``text`` on one line of at most so many characters, none of them unprintable."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return shortened(line, characters)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _missed(event: Event) -> _Said:
+    facts = {
+        "Due": event.get("due_at"),
+        "State": event.get("run_state"),
+        "Interval": event.get("interval_start"),
+        "Task": event.get("task"),
+        "Backfill": event.get("backfill_id"),
+        "Runs done": _of(event.get("runs_done"), event.get("runs")),
+    }
+    return _Said(f"{event.get('pipeline')}: deadline {event.get('alert')} missed", facts, severity="warning")
+
+
+def _missed_many(event: Event) -> _Said:
+    count, missed = event.get("count", 0), event.get("missed", ())
+    listed = (
+        f"{_name(each.get('interval_start'), each.get('task'))} was due {each.get('due_at')}"
+        for each in missed[:MAX_LISTED]
+    )
+    title = f"{event.get('pipeline')}: {count:,} deadlines {event.get('alert')} missed"
+    return _Said(title, {}, (*listed, _more(count, len(missed))), "warning")
+
+
+def _failed_runs(event: Event) -> _Said:
+    count, failed = event.get("count", 0), event.get("failed", ())
+    errors = ((each.get("interval_start"), each.get("error") or {}) for each in failed[:MAX_LISTED])
+    listed = (f"{start}: {error.get('type', 'failed')}: {error.get('message', '')}" for start, error in errors)
+    facts = {"Backfill": event.get("backfill_id"), "Runs done": _of(event.get("runs_done"), event.get("runs"))}
+    runs = "1 run" if count == 1 else f"{count:,} runs"
+    return _Said(f"{event.get('pipeline')}: {runs} failed", facts, (*listed, _more(count, len(failed))))
+
+
+def _backfill(event: Event, how: str) -> tuple[str, Facts]:
+    facts = {
+        "Backfill": event.get("backfill_id"),
+        "From": event.get("range_start"),
+        "To": event.get("range_end"),
+        "Runs": ", ".join(f"{count:,} {state}" for state, count in sorted(event.get("runs", {}).items())),
+    }
+    what = f"undo of backfill {event['undoes']}" if event.get("undoes") else "backfill"
+    return f"{event.get('pipeline')}: {what} {how}", facts
+
+
+def _backfill_failed(event: Event) -> _Said:
+    return _Said(*_backfill(event, "failed"), (event.get("message") or "",))
+
+
+def _backfill_succeeded(event: Event) -> _Said:
+    return _Said(*_backfill(event, "succeeded"), severity="info", resolves=True)
+
+
+def _other(event: Event) -> _Said:
+    return _Said(
+        f"{event.get('pipeline', 'Retrofill')}: {event.get('type', 'a deadline was missed')}", severity="warning"
+    )
+
+
+_SAID: dict[str, Callable[[Event], _Said]] = {
+    "DeadlineMissed": _missed,
+    "DeadlinesMissed": _missed_many,
+    "RunsFailed": _failed_runs,
+    "BackfillFailed": _backfill_failed,
+    "BackfillSucceeded": _backfill_succeeded,
+}
+
+
+def _name(interval_start: str | None, task: str | None) -> str:
+    return f"{interval_start}" if task is None else f"{interval_start}, task {task},"
+
+
+def _of(done: int | None, all_: int | None) -> str | None:
+    return None if done is None or not all_ else f"{done:,} of {all_:,}"
+
+
+def _more(count: int, listed: int) -> str:
+    left = count - min(listed, MAX_LISTED)
+    return f"and {left:,} more" if left > 0 else ""
+
 
 Body = dict[str, Any]
 # Most fields of one section in Slack.

@@ -1,27 +1,47 @@
-"""State for pages, read from Postgres: the same documents as the commands print with ``--json``."""
+"""State for pages, read from Postgres, the same documents as the commands print with ``--json``, and the health of the
+installation: servers, services and how far behind they are, hosts and live attempts.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
+import psycopg
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 
 from retrofill.errors import NotThere
 from retrofill_console.api.inputs import filters, limit, number, states
 from retrofill_console.console import Console
+from retrofill_core.bus.clients import admin
+from retrofill_core.bus.takeover import Ends
+from retrofill_core.contract.topics import CLI_CLIENT, SERVICES, Service
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.deadline import DeadlineState
 from retrofill_core.domain.run import RunState
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.tables import SERVICE_TABLES
+from retrofill_tools.client.attempts import LiveAttempt, live_attempts
 from retrofill_tools.client.backfills import (
     BackfillSummary,
     FullBackfill,
+    count_active,
     describe_backfill,
     find_backfill,
     find_backfills,
 )
+from retrofill_tools.client.connect import explain_kafka, explain_postgres
 from retrofill_tools.client.deadlines import Callback, Deadline, find_callbacks, find_deadlines
 from retrofill_tools.client.grid import grid_of_backfill
+from retrofill_tools.client.hosts import Host, Pool, find_hosts, pools_of, pools_of_pipelines
 from retrofill_tools.client.pipelines import (
     PipelineSummary,
     applied_pipelines,
@@ -30,6 +50,105 @@ from retrofill_tools.client.pipelines import (
     pipeline_as_json,
 )
 from retrofill_tools.client.runs import FullRun, RunSummary, describe_run, find_run, find_runs
+
+# Attempts that are listed.
+MOST = 100
+# An instance's name ends with its process id; some of its connections have a word more.
+_OF_CONNECTION = re.compile(r"(?<=\d)-[a-z]+$")
+_CONNECTED = text("SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()")
+# Next offsets by topic and partition.
+Offsets = Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
+class ServiceHealth:
+    """A service: its ``replicas`` (instances connected to Postgres now), ``shards`` and those ``owned``, its events that
+    are ``unpublished``, and its ``lag``: messages on Kafka that are not handled yet.
+    """
+
+    name: str
+    replicas: list[str]
+    shards: int
+    owned: int
+    unpublished: int
+    oldest_unpublished_seconds: float | None
+    lag: int | None
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is known, also while a server does not answer: ``postgres`` and ``kafka`` say why not."""
+
+    at: datetime | None = None
+    services: Sequence[ServiceHealth] = ()
+    hosts: Sequence[Host] = ()
+    pools: Sequence[Pool] = ()
+    attempts: Sequence[LiveAttempt] = ()
+    live_attempts: int = 0
+    postgres: str | None = None
+    kafka: str | None = None
+
+
+def health(console: Console, _: Request) -> Health:
+    try:
+        with console.reading() as conn:
+            found, offsets = _in_postgres(conn)
+    except (SQLAlchemyError, psycopg.Error) as e:
+        found, offsets = Health(postgres=explain_postgres(e)), []
+    lags, problem = _lags(console, offsets)
+    services = [replace(each, lag=lag) for each, lag in zip(found.services, lags, strict=True)]
+    return replace(found, services=services, kafka=problem)
+
+
+def _in_postgres(conn: Connection) -> tuple[Health, list[Offsets]]:
+    """With the offsets of each service."""
+    hosts = find_hosts(conn)
+    connected = sorted(conn.execute(_CONNECTED).scalars())
+    found = Health(
+        at=database_now(conn),
+        services=[_service(conn, service, connected) for service in SERVICES.values()],
+        hosts=hosts,
+        pools=pools_of(hosts, pools_of_pipelines(conn)),
+        attempts=live_attempts(conn, MOST),
+        live_attempts=count_active(conn)[1],
+    )
+    return found, [_offsets(conn, service) for service in SERVICES.values()]
+
+
+def _service(conn: Connection, service: Service, connected: list[str]) -> ServiceHealth:
+    own = SERVICE_TABLES[service.package]
+    shards, owned = conn.execute(select(func.count(), func.count(own.shard.c.owner)).select_from(own.shard)).one()
+    age = func.extract("epoch", func.clock_timestamp() - func.min(own.outbox.c.created_at))
+    unpublished, oldest = conn.execute(select(func.count(), age).select_from(own.outbox)).one()
+    mine = {_OF_CONNECTION.sub("", name) for name in connected if name.startswith(f"{service.name}-")}
+    seconds = None if oldest is None else round(float(oldest), 3)
+    return ServiceHealth(service.name, sorted(mine), shards, owned, unpublished, seconds, lag=None)
+
+
+def _offsets(conn: Connection, service: Service) -> Offsets:
+    of = SERVICE_TABLES[service.package].offset.c
+    return {(row[0], row[1]): row[2] for row in conn.execute(select(of.topic, of.partition, of.next_offset))}
+
+
+def _lags(console: Console, offsets: Sequence[Offsets]) -> tuple[Sequence[int | None], str | None]:
+    """The lag of each service; why Kafka does not tell it, if so."""
+    settings, problem = console.settings, console.hub.problem
+    if problem is None:
+        try:
+            client = admin(settings, CLI_CLIENT)  # must outlive its requests
+            return [_lag(client, settings.topic_prefix, each) for each in offsets], None
+        except KafkaException as e:
+            problem = explain_kafka(settings, e)
+    return [None] * len(offsets), problem
+
+
+def _lag(client: AdminClient, prefix: str, offsets: Offsets) -> int:
+    """Raises ``KafkaException``."""
+    partitions: dict[str, list[int]] = {}
+    for topic, partition in offsets:
+        partitions.setdefault(topic, []).append(partition)
+    ends = Ends(lambda: client, lambda: None, prefix).high_watermarks(partitions) if partitions else {}
+    return sum(max(0, ends[place] - next_offset) for place, next_offset in offsets.items())
 
 
 def backfills(console: Console, request: Request) -> list[BackfillSummary]:

@@ -18,10 +18,9 @@ from starlette.routing import Route
 from retrofill.errors import WrongUsage
 from retrofill_console.answers import JSON, answer, failed
 from retrofill_console.api.inputs import Entry, Nothing
-from retrofill_console.api.openapi import document
-from retrofill_console.api.table import ASKS, LIVE, LOG, READS, Ask, Read
+from retrofill_console.api.table import ASKS, LIVE, LOG, READS, Ask, Read, document
 from retrofill_console.console import Console
-from retrofill_console.live.events import STREAM
+from retrofill_console.live.hub import STREAM
 from retrofill_console.login import COOKIE, KEEP_SECONDS, Login
 from retrofill_core.contract.base import Message, Undecodable, decode_object
 from retrofill_tools.client.documents import encoded

@@ -11,8 +11,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from retrofill.errors import UserError
 from retrofill.log import get_log
-from retrofill_console.live.events import TOPICS, Event, shortened
-from retrofill_console.live.hub import Hub
+from retrofill_console.live.hub import TOPICS, Event, Hub, shortened
 from retrofill_core.bus.clients import reader
 from retrofill_core.contract.base import Undecodable, decode_object
 from retrofill_core.contract.topics import CLI_CLIENT, Topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from callback_runner.call import LEASE_SECONDS
-from callback_runner.claims import Claim
+from callback_runner.record import Claim
 from tests.simulation.checks.base import Check, Values, changed
 from tests.simulation.checks.clock import ended_early
 from tests.simulation.memory.rows import Tx

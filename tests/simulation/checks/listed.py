@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from callback_runner.claims import Claim
+from callback_runner.record import Claim
 from tests.simulation.checks.base import Check, Values, changed
 from tests.simulation.memory.rows import Tx
 

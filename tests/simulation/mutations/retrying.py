@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import exists, select
 
 import deadline_watcher.decide
-from backfill_planner import run_retries as planner
+from backfill_planner import run_commands as planner
 from retrofill_core.domain.deadline import Watched
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import backfills
@@ -19,12 +19,12 @@ from tests.simulation.mutations.patch import Patch
 
 def retries_ended_backfills(patch: Patch) -> None:
     """Runs are retried whatever became of their backfill."""
-    decide = planner._decide
+    decide = planner._retries
 
     def as_if_running(tx: Any, row: Any, command: Any) -> Any:
         return decide(tx, replace(row, state="running"), command)
 
-    patch(planner, "_decide", as_if_running)
+    patch(planner, "_retries", as_if_running)
 
 
 def replaced_runs_count(patch: Patch) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from backfill_planner import endings
-from backfill_planner.calls import call_for_end
+from backfill_planner.endings import call_for_end
 from retrofill_core.store import undo
 from tests.simulation.mutations.patch import Patch
 

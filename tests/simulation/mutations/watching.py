@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import and_, func, select, update
 
-import backfill_planner.calls
+import backfill_planner.endings
 import callback_runner.collected
 import deadline_watcher.decide
 import retrofill_core.deadlines.calling
@@ -86,8 +86,8 @@ def decided_more_than_once(patch: Patch) -> None:
 
 def any_end_is_called(patch: Patch) -> None:
     """A backfill that a user cancelled is called as one that failed."""
-    occasions = {**backfill_planner.calls._OCCASIONS, BackfillState.CANCELLED: Occasion.BACKFILL_FAILED}
-    patch(backfill_planner.calls, "_OCCASIONS", occasions)
+    occasions = {**backfill_planner.endings._OCCASIONS, BackfillState.CANCELLED: Occasion.BACKFILL_FAILED}
+    patch(backfill_planner.endings, "_OCCASIONS", occasions)
 
 
 def lost_runs_are_called(patch: Patch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backfill_planner.changes import decide
+from backfill_planner.commands import decide
 from backfill_planner.decide import Refuse
 from retrofill_core.contract.backfills import BackfillChangeRequested
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure

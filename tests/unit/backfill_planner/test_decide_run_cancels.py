@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from backfill_planner.decide import Refuse, why_failed
-from backfill_planner.run_cancels import MAX_RUNS, CancelRuns, decide
+from backfill_planner.run_commands import MAX_RUNS, CancelRuns, decide_cancels
 from retrofill_core.contract.backfills import CANCELLING
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.run_cancels import Found
@@ -23,7 +23,7 @@ def test_what_becomes_of_a_run_in_each_state(state, asked):
     """One that has ended or was accepted keeps no other from being cancelled."""
     open = state in ("queued", "starting", "running")
     other = found(2, state, asked=asked, id=8)
-    answer = decide(["2020-01-03", "id 8"], [found(), other])
+    answer = decide_cancels(["2020-01-03", "id 8"], [found(), other])
     if open and not asked:
         assert answer == CancelRuns((found(), other), {})
     else:
@@ -32,28 +32,28 @@ def test_what_becomes_of_a_run_in_each_state(state, asked):
 
 def test_all_may_be_left():
     ended = [found(id=id, state=state) for id, state in enumerate(["succeeded", "succeeded", "failed"])]
-    assert decide(["2020-01-03"], ended) == CancelRuns((), {"succeeded": 2, "failed": 1})
+    assert decide_cancels(["2020-01-03"], ended) == CancelRuns((), {"succeeded": 2, "failed": 1})
 
 
 def test_a_part_without_a_run_is_named_and_the_others_counted():
-    answer = decide(["2020-01-03", "2020-02-01", "id 9"], [found()])
+    answer = decide_cancels(["2020-01-03", "2020-02-01", "id 9"], [found()])
     assert answer == Refuse(
         "the backfill has no run of 2020-02-01: 'retrofill runs list' shows its runs (and 1 more); no run was cancelled"
     )
 
 
 def test_a_run_that_is_named_twice_is_cancelled_once():
-    answer = decide(["2020-01-03", "id 7"], [found(), found(2)])
+    answer = decide_cancels(["2020-01-03", "id 7"], [found(), found(2)])
     assert isinstance(answer, CancelRuns) and [each.run_id for each in answer.runs] == [7]
 
 
 def test_what_the_reply_could_not_list_is_refused():
-    answer = decide(["2020-01-03"], [found(id=id) for id in range(MAX_RUNS + 1)])
+    answer = decide_cancels(["2020-01-03"], [found(id=id) for id in range(MAX_RUNS + 1)])
     assert answer == Refuse("it names more than 10,000 runs: name fewer at a time, or cancel the whole backfill")
 
 
 def test_a_command_that_names_no_run_is_refused():
-    assert decide([], []) == Refuse("it names no run: give intervals (logical dates) or run_ids")
+    assert decide_cancels([], []) == Refuse("it names no run: give intervals (logical dates) or run_ids")
 
 
 @pytest.mark.parametrize(

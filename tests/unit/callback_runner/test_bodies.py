@@ -9,11 +9,10 @@ from pydantic import SecretStr
 from tests.support.bodies import problems
 from tools.examples import BODIES as EXAMPLES
 
-from callback_runner.claims import Claim
 from callback_runner.decide import Impossible
 from callback_runner.interruptible import Permit
-from callback_runner.webhooks.bodies import ready_made
-from callback_runner.webhooks.notices import LINE_CHARACTERS, notice_of
+from callback_runner.record import Claim
+from callback_runner.webhooks.bodies import LINE_CHARACTERS, notice_of, ready_made
 from callback_runner.webhooks.protocol import Signer, body_of, call
 from callback_runner.webhooks.sender import make_sender
 

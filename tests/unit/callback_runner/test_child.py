@@ -13,12 +13,11 @@ import pytest
 from tests.support.installation import until
 from tests.support.offline import NO_DATABASE
 
-from callback_runner.call import LEASE_SECONDS, Call
-from callback_runner.claims import Claim
+from callback_runner.call import LEASE_SECONDS, Begun, Call, FunctionTry, Kinds
 from callback_runner.decide import Outcome, Raised, Returned
-from callback_runner.functions.child import Lifeline
-from callback_runner.functions.process import Child
-from callback_runner.kinds import Begun, FunctionTry, Kinds
+from callback_runner.function_child import Lifeline
+from callback_runner.functions import Child
+from callback_runner.record import Claim
 from retrofill_core.settings import Settings
 from retrofill_core.store import callbacks
 

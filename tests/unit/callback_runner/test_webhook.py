@@ -9,8 +9,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from standardwebhooks import Webhook
 
-from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Raised, Returned
+from callback_runner.record import Claim
 from callback_runner.webhooks.protocol import MAX_RETRY_SECONDS, body_of, headers_of, outcome_of, retry_after
 from callback_runner.webhooks.sender import Answer
 from retrofill_core.settings import Settings

@@ -11,8 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from retrofill_console.guard import HEADERS, Guard
-from retrofill_console.login import Login
+from retrofill_console.login import HEADERS, Guard, Login
 from retrofill_core.settings import Settings
 
 TOKEN = "0123456789abcdef"

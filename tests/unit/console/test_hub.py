@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from retrofill_console.live import hub as hubs
-from retrofill_console.live import hub as vector
-from retrofill_console.live.events import Event, shortened
-from retrofill_console.live.hub import Hub
+from retrofill_console.live.hub import Event, Hub, shortened
 from retrofill_core.contract.topics import Topic
 
 Told = tuple[str, Any]
@@ -73,7 +71,7 @@ def test_a_viewer_is_told_of_its_own_backfill_s_runs_and_how_many_others_moved()
     assert [numbers(each) for each in (of_b, of_c, of_all)] == [[10, 20], [11, 20], [20]]
     for each in (of_b, of_c, of_all):
         assert dict(each)["changes"]["moved"] == {"b": 1, "c": 1}
-        assert dict(each)["id"] == vector.written([12, 21])
+        assert dict(each)["id"] == hubs.written([12, 21])
 
 
 def test_events_that_come_together_are_sent_together_and_the_first_at_once() -> None:
@@ -119,7 +117,7 @@ def test_an_id_of_elsewhere_or_of_long_ago_is_told_to_begin_anew(id: str) -> Non
 
 def test_an_id_at_the_present_has_missed_nothing() -> None:
     async def act(hub: Hub) -> list[Told]:
-        return await told(hub.stream(vector.written([10, 20]), None), "changes")
+        return await told(hub.stream(hubs.written([10, 20]), None), "changes")
 
     assert play(act)[-1] == ("changes", {"events": [], "moved": {}})
 
@@ -131,7 +129,7 @@ def test_what_is_forgotten_cannot_be_caught_up_with(monkeypatch: pytest.MonkeyPa
         slow, first = hub.stream(None, "b"), hub.stream(None, "b")
         await told(slow, "hello")
         await told(first, "hello")
-        ids = [vector.written([10, 20])]
+        ids = [hubs.written([10, 20])]
         for n in range(10, 18, 2):
             hub.add([run_event(n), run_event(n + 1)])
             ids.append(str(dict(await told(first, "changes"))["id"]))

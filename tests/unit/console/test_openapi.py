@@ -10,8 +10,8 @@ from pydantic import SecretStr
 from tests.support.installation import ROOT
 from tools.openapi import PAGE, page
 
-from retrofill_console.api.openapi import document
 from retrofill_console.api.routes import routes
+from retrofill_console.api.table import document
 from retrofill_console.console import make_console
 from retrofill_console.login import Login
 from retrofill_core.settings import Settings

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.support.rows import a_deadline
 
-from deadline_watcher.events import callback, digest, in_digest, missed, recovered
+from deadline_watcher.verdicts import callback, digest, in_digest, missed, recovered
 from retrofill_core.contract.base import decode
 from retrofill_core.store.digests import Window
 from retrofill_core.store.subjects import BackfillFacts

@@ -8,9 +8,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Outcome, Raised, Returned
 from callback_runner.interruptible import Permit
+from callback_runner.record import Claim
 from retrofill_core.bus.clients import is_fatal, producer
 from retrofill_core.bus.envelope import new_headers, wire_headers
 from retrofill_core.contract.topics import CALLBACK_RUNNER, is_own

@@ -1,4 +1,4 @@
-"""The process of one call: ``python -m callback_runner.functions.child module:function``.
+"""The process of one call: ``python -m callback_runner.function_child module:function``.
 
 It reads the arguments as one line of JSON from stdin. It imports the user's code, and therefore
 nothing of the service. Exit status 0 means that the function returned; the end of stdout and stderr

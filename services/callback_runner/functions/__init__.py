@@ -1,1 +1,0 @@
-"""Callbacks that are Python functions, each called in its own process."""

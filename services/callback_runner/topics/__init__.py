@@ -1,1 +1,0 @@
-"""Callbacks that are messages on a Kafka topic."""
