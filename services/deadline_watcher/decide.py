@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from retrofill.states.task_run import TaskState
+from retrofill.states import TaskState
 from retrofill_core.domain.backfill import MACHINE as BACKFILL_MACHINE
 from retrofill_core.domain.backfill import BackfillState as B
 from retrofill_core.domain.deadline import DeadlineState, End, Scope, Watched, judge

@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Any, Mapping
 
 from retrofill.sdk.checking import checked
-from retrofill.sdk.duration import seconds_of
-from retrofill.sdk.names import BODIES
+from retrofill.sdk.names import BODIES, seconds_of
 
 
 @dataclass(frozen=True)

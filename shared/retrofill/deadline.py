@@ -8,8 +8,8 @@ from typing import Any, Mapping, NoReturn
 
 from retrofill.callback import KafkaTopic, Target, Webhook, target_of
 from retrofill.sdk.checking import checked
-from retrofill.sdk.duration import seconds_of
 from retrofill.sdk.names import Reference as ReferenceName
+from retrofill.sdk.names import seconds_of
 
 __all__ = ["Deadline", "KafkaTopic", "Reference", "ReferencePoint", "Webhook"]
 

@@ -24,7 +24,6 @@ from typing import (
 from retrofill.callback import Callback, Target, rules_of
 from retrofill.deadline import Deadline
 from retrofill.sdk.checking import checked
-from retrofill.sdk.duration import seconds_of
 from retrofill.sdk.names import (
     DEFAULT_POOL,
     MAX_BATCH,
@@ -33,6 +32,7 @@ from retrofill.sdk.names import (
     MIN_TIMEOUT_SECONDS,
     TriggerRule,
     check_name,
+    seconds_of,
 )
 from retrofill.sdk.scripts import as_applied, script_of
 from retrofill.sdk.stages import stages

@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.support.definitions import daily
 from tests.support.installation import Installation
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.bus.clients import admin, reader
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
 from retrofill_core.domain.undo import undo_of

@@ -18,7 +18,7 @@ from tests.support.installation import until
 from tests.support.servers import Servers
 from tests.unit.driver.pooled import pids
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.bus.clients import admin, producer, reader
 from retrofill_core.contract.topics import CLI_CLIENT, OPERATOR, RUN_STARTER, Topic
 from retrofill_core.settings import Settings

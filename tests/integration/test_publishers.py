@@ -10,7 +10,7 @@ from tests.support.hot_paths import Hot, without_definitions
 from tests.support.servers import Servers
 from tests.support.statements import entries_read
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from run_starter.claims.publishing import PUBLISHED_AT_ONCE
 
 FEW, MANY = 300, 3_000

@@ -15,7 +15,7 @@ from retrofill.driver.execute import Result
 from retrofill.driver.report import Acknowledged, Reporter, Wire
 from retrofill.protocol.facts import ErrorInfo
 from retrofill.protocol.launch import Launch
-from retrofill.states.task_run import TaskState
+from retrofill.states import TaskState
 from retrofill_core.contract.runs import AttemptEnded, Report
 from retrofill_core.contract.runs import ErrorInfo as Stored
 from retrofill_core.store.engine import make_engine

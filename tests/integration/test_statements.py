@@ -19,7 +19,7 @@ from tests.support.statements import Recorded, entries_read, recorded, scanned
 
 from backfill_planner.run_commands import retry_runs
 from retrofill.sdk.names import MAX_BATCH
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import RunRetryRequested
 from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged

@@ -10,7 +10,7 @@ from tests.support.hot_paths import Hot, about_run, without_definitions
 from tests.support.installation import Installation
 
 from retrofill.sdk.names import MAX_BATCH
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.contract.runs import AttemptEnded, RunBegan, RunStaged
 from retrofill_core.contract.topics import RUN_STARTER
 from run_starter.executors import LaunchRequest

@@ -31,7 +31,7 @@ from tests.support.both_stores import (
 )
 from tests.support.sessions import Step, commit, rollback, together
 
-from retrofill.states.task_run import TaskState
+from retrofill.states import TaskState
 from retrofill_core.domain.planning import Intervals, Plan
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from retrofill.states.attempt import AttemptMode
-from retrofill.states.task_run import TaskState
+from retrofill.states import AttemptMode, TaskState
 from retrofill_core.contract.cost import Cost
 from retrofill_core.contract.runs import (
     AttemptEnded,

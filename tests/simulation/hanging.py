@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from retrofill.states.task_run import TASK_TIMED_OUT
+from retrofill.states import TASK_TIMED_OUT
 from retrofill_core.contract.runs import ErrorInfo
 from retrofill_core.domain.pipeline import PipelineDefinition, TaskDefinition
 from run_starter.executors import RunToDo, TimedOut

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
-from retrofill.states.attempt import AttemptState
+from retrofill.states import AttemptState
 from retrofill_core.domain.backfill import ReprocessBehavior
 from retrofill_core.domain.planning import History, Intervals, Plan, Span, find_intervals, plan
 from retrofill_core.domain.run import RunState

@@ -30,8 +30,7 @@ from retrofill.outputs.kept import NotKept
 from retrofill.outputs.reviewed import remember
 from retrofill.outputs.staging import Staging
 from retrofill.outputs.tables.publication import TablePublication, Tables
-from retrofill.protocol.errors import error_info
-from retrofill.protocol.facts import ErrorInfo, as_json
+from retrofill.protocol.facts import ErrorInfo, as_json, error_info
 from retrofill.protocol.launch import Launch, LaunchedRun, Piece
 from retrofill.protocol.table_output import TableOutput
 from retrofill.sdk.names import DEFAULT_POOL

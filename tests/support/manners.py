@@ -21,7 +21,7 @@ from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
 
-from retrofill.states.task_run import PROCESS_ENDED
+from retrofill.states import PROCESS_ENDED
 
 MEGABYTE = 1_000_000
 NO_LUCK = ("ValueError", "no luck")

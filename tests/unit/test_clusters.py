@@ -13,10 +13,7 @@ import pytest
 from retrofill.driver.config import Config
 from retrofill.driver.ending import ending
 from retrofill.spark import clusters
-from retrofill.spark.clusters import CannotKill, end, tag_of, tag_of_script
-from retrofill.spark.clusters.find import cluster_of
-from retrofill.spark.clusters.kubernetes import Kubernetes
-from retrofill.spark.clusters.yarn import TAGS, Yarn
+from retrofill.spark.clusters import TAGS, CannotKill, Kubernetes, Yarn, cluster_of, end, tag_of, tag_of_script
 from retrofill.spark.home import SparkHome
 from retrofill_core.settings import Settings
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from benchmarks.core import Figure
 
-from retrofill.states import attempt, task_run
-from retrofill.states.machine import Machine
+from retrofill import states
+from retrofill.states import Machine
 from retrofill_core.domain import backfill, callback, deadline, run
 from retrofill_core.settings import Settings
 from retrofill_core.store.roles import WRITES
@@ -25,7 +25,11 @@ PAGES = [
     ),
     *sorted(DOCS.rglob("*.md")),
 ]
-MACHINES = [module.MACHINE for module in (backfill, run, attempt, task_run, deadline, callback)]
+MACHINES = [
+    *(module.MACHINE for module in (backfill, run, deadline, callback)),
+    states.ATTEMPT_MACHINE,
+    states.TASK_RUN_MACHINE,
+]
 OUTSIDE = "[*]"
 
 

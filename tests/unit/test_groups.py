@@ -14,7 +14,7 @@ import psutil
 import pytest
 from tests.support.threads import LIMIT, fail_once
 
-from retrofill.system.groups import CHUNK, lines_until_exit
+from retrofill.system.processes import CHUNK, lines_until_exit
 
 MEGABYTES = 64
 LONGEST = 262_144

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from tests.support.listening import listening
 
-from retrofill.system.groups import STACK
+from retrofill.system.processes import STACK
 from retrofill_tools.stack.ports import Reservations, held_port
 
 # Linux: the range of ports that the kernel chooses from, per socket.

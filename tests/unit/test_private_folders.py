@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.system.private import PrivateFolder, sweep
+from retrofill.system.files import PrivateFolder, sweep
 
 # Makes a folder with a secret, says so, and waits.
 OWNER = """
 import pathlib, sys
-from retrofill.system.private import PrivateFolder
+from retrofill.system.files import PrivateFolder
 folder = PrivateFolder(pathlib.Path(sys.argv[1]))
 (folder.path / "spark.properties").write_text("spark.password secret")
 print(folder.path, flush=True)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from retrofill.system.groups import STACK
+from retrofill.system.processes import STACK
 from retrofill_core.bus.clients import security
 from retrofill_core.bus.service import run_service
 from retrofill_core.contract.topics import PLANNER

@@ -8,7 +8,7 @@ import sys
 
 WAITS = """
 import signal, threading
-from retrofill.system.signals import on_signals
+from retrofill.system.processes import on_signals
 stopping, seen = threading.Event(), set()
 on_signals((signal.SIGTERM, signal.SIGINT), lambda number: (seen.add(number), stopping.set()))
 print("waits", flush=True)
@@ -35,7 +35,7 @@ def test_signals_inside_of_the_handlers_of_others_stop_nothing() -> None:
 
 FORKS = """
 import os, signal, threading
-from retrofill.system.signals import on_signals
+from retrofill.system.processes import on_signals
 seen = []
 on_signals((signal.SIGTERM,), seen.append)
 others = [threading.Thread(target=lambda: [None for _ in range(10 ** 6)]) for _ in range(2)]

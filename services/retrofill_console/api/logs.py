@@ -10,9 +10,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from retrofill.attempt_logs.marks import Part
+from retrofill.attempt_logs import Part
 from retrofill.errors import NotThere, UserError
-from retrofill.states.attempt import LIVE, AttemptMode
+from retrofill.states import LIVE, AttemptMode
 from retrofill_console.api.inputs import number
 from retrofill_console.console import Console
 from retrofill_console.live.hub import STREAM, message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retrofill.states.attempt import LAST_RANGE, AttemptMode
+from retrofill.states import LAST_RANGE, AttemptMode
 from retrofill_core.store.claims import Waiting
 from retrofill_core.store.rows import Run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction

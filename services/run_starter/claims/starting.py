@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from retrofill.states.attempt import EXECUTES, AttemptMode
+from retrofill.states import EXECUTES, AttemptMode
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.observability import metrics

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from pydantic import JsonValue
 
 from retrofill.protocol.table_output import TableOutput
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.contract.runs import ErrorInfo, Report
 from retrofill_core.domain.pipeline import PipelineDefinition
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from retrofill.errors import NotConfigured
 from retrofill.spark import java
 from retrofill.spark.home import SparkHome
-from retrofill.states.attempt import AttemptMode
-from retrofill.system import private
+from retrofill.states import AttemptMode
+from retrofill.system import files
 from retrofill_core.domain.allowed import refusal
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.pools import served, unknown_secret
@@ -145,7 +145,7 @@ def build_executors(settings: Settings, host: Host) -> Pools:
 
     Raises ``NotConfigured`` if something that a pool names is missing, or its Spark cannot be used.
     """
-    private.sweep()
+    files.sweep()
     drivers = {name: drivers_of(settings, name) for name in served(settings)}
     for each in drivers.values():
         check_spark(each.settings, each.python)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from retrofill.log import get_log
 from retrofill.spark import clusters
-from retrofill.spark.clusters import END_SECONDS, Cluster
-from retrofill.spark.clusters.find import cluster_of
+from retrofill.spark.clusters import END_SECONDS, Cluster, cluster_of
 from retrofill.spark.home import SparkHome
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.command import Drivers

@@ -13,9 +13,9 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
-from retrofill.attempt_logs.channel import VARIABLE
+from retrofill.attempt_logs import VARIABLE
 from retrofill.log import get_log
-from retrofill.system.groups import lines_until_exit
+from retrofill.system.processes import lines_until_exit
 from retrofill_core.driver_package import entry, package
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.environments import Packed

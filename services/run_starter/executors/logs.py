@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from retrofill.attempt_logs.channel import open_log
+from retrofill.attempt_logs import open_log
 from retrofill.log import get_log
 from retrofill_core.attempt_logs.files import folder_of
 from retrofill_core.attempt_logs.writer import Config

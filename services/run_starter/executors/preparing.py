@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from retrofill.errors import kind_and_line
 from retrofill.log import get_log
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.environments import Packed
 from retrofill_core.user_code.store import CannotUnpackHere, CodeUnavailable

@@ -14,7 +14,7 @@ import psutil
 
 from retrofill.driver.process import LEASE_OVER
 from retrofill.masking import masked
-from retrofill.system.groups import STACK, await_exit
+from retrofill.system.processes import STACK, await_exit
 
 GRACE_SECONDS = 2.0
 # For a helper to see that its driver is gone and start what is to follow, which takes milliseconds on an idle machine.

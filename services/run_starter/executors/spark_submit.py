@@ -19,13 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from retrofill.attempt_logs import marks
+from retrofill import attempt_logs
 from retrofill.log import get_log
 from retrofill.sdk.names import LOOPBACK
 from retrofill.spark import clusters
 from retrofill.spark.home import SparkHome
-from retrofill.system.groups import await_exit
-from retrofill.system.private import PrivateFolder
+from retrofill.system.files import PrivateFolder
+from retrofill.system.processes import await_exit
 from retrofill_core.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
@@ -252,7 +252,10 @@ class SparkSubmit:
     def _open_log(self, launch: LaunchRequest) -> int | None:
         output = None if self._logs is None else self._logs.open(launch.attempt_id)
         if output is not None and submission.is_remote(self._settings, launch):
-            os.write(output, marks.signed(marks.note("the driver runs in the cluster, which keeps what it prints")))
+            os.write(
+                output,
+                attempt_logs.signed(attempt_logs.note("the driver runs in the cluster, which keeps what it prints")),
+            )
         return output
 
     def _serve_connection(self, submitted: Submitted) -> bool:

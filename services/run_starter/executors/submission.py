@@ -9,11 +9,10 @@ from pathlib import Path
 from retrofill.driver.environment import VARIABLE, with_environment
 from retrofill.outputs.kept import AREA
 from retrofill.spark import clusters
-from retrofill.spark.clusters import Cluster
-from retrofill.spark.clusters.kubernetes import MASTER as KUBERNETES
+from retrofill.spark.clusters import KUBERNETES, Cluster
 from retrofill.spark.home import SparkHome
 from retrofill.spark.java import with_jars
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.driver_package import SOURCE, archive, entry, package
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.environments import Unpacked

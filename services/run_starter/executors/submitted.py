@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from retrofill.system.private import PrivateFolder
+from retrofill.system.files import PrivateFolder
 from run_starter.executors import processes
 from run_starter.executors.answers import Answers
 

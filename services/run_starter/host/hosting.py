@@ -12,8 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.errors import first_line
 from retrofill.log import get_log
-from retrofill.states.attempt import AttemptMode
-from retrofill.states.task_run import TaskState
+from retrofill.states import AttemptMode, TaskState
 from retrofill.user_code.attempt_code import CodeUnavailable
 from retrofill_core.contract.runs import (
     AttemptEnded,

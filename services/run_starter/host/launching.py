@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
-from retrofill.states.attempt import EXECUTES, AttemptMode
+from retrofill.states import EXECUTES, AttemptMode
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
-from retrofill.states.attempt import AttemptMode
-from retrofill.states.task_run import MACHINE as TASK_MACHINE
-from retrofill.states.task_run import TaskState
+from retrofill.states import TASK_RUN_MACHINE as TASK_MACHINE
+from retrofill.states import AttemptMode, TaskState
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.deadlines.arming import Armer, resolve
 from retrofill_core.deadlines.inserting import Subject, last_runtimes

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from retrofill.states.attempt import LAST_RANGE, AttemptMode, AttemptOutcome
-from retrofill.states.task_run import MACHINE as TASK_MACHINE
-from retrofill.states.task_run import TaskState
+from retrofill.states import LAST_RANGE, AttemptMode, AttemptOutcome, TaskState
+from retrofill.states import TASK_RUN_MACHINE as TASK_MACHINE
 from retrofill_core.contract.cost import Cost
 from retrofill_core.contract.runs import (
     AttemptEnded,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from retrofill.log import get_log
-from retrofill.states.task_run import TaskState
+from retrofill.states import TaskState
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Poison
 from retrofill_core.bus.handler import Received

@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from retrofill.states.attempt import AttemptState
-from retrofill.states.task_run import MACHINE as TASK_MACHINE
-from retrofill.states.task_run import TaskState
+from retrofill.states import TASK_RUN_MACHINE as TASK_MACHINE
+from retrofill.states import AttemptState, TaskState
 from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction

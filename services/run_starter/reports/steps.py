@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from retrofill.states.attempt import AttemptOutcome
-from retrofill.states.task_run import TaskState
+from retrofill.states import AttemptOutcome, TaskState
 from retrofill_core.contract.cost import Cost
 from retrofill_core.contract.runs import ErrorInfo, PublishedOutput, Report, SparkApplication
 from retrofill_core.domain.run import RunState

@@ -8,8 +8,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from retrofill.log import get_log
-from retrofill.sdk.duration import timed_out
-from retrofill.states.attempt import AttemptMode
+from retrofill.sdk.names import timed_out
+from retrofill.states import AttemptMode
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.runs import ErrorInfo
 from retrofill_core.domain.pipeline import PipelineDefinition

@@ -27,11 +27,9 @@ from retrofill.outputs.reviewed import remember
 from retrofill.outputs.staging import Staging
 from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.pipeline import Pipeline
-from retrofill.protocol.definition import Task
-from retrofill.protocol.errors import error_info
-from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication
-from retrofill.protocol.launch import Launch, Piece
-from retrofill.sdk.duration import timed_out
+from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, error_info
+from retrofill.protocol.launch import Launch, Piece, Task
+from retrofill.sdk.names import timed_out
 from retrofill.sdk.tables import BRANCH, Table
 from retrofill.spark.clusters import CannotKill
 from retrofill.spark.loss import line_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Mapping
 
-from retrofill.protocol.definition import known
+from retrofill.protocol.launch import known
 
 _PATHS = ("spark_home", "java_home", "bundled_java")
 

@@ -11,8 +11,7 @@ from retrofill.driver.session import Sessions
 from retrofill.log import TASKS, Log, get_log
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.staging import Staging
-from retrofill.protocol.interval import Interval, interval_of
-from retrofill.protocol.launch import Launch, Piece
+from retrofill.protocol.launch import Interval, Launch, Piece, interval_of
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from typing import Mapping
 
 import retrofill
 from retrofill.driver.config import Config
-from retrofill.spark.clusters import CannotKill, end
-from retrofill.spark.clusters.find import cluster_of
+from retrofill.spark.clusters import CannotKill, cluster_of, end
 from retrofill.spark.home import SparkHome
 
 # By its package's place, which may be an archive.

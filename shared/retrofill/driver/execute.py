@@ -14,10 +14,9 @@ from typing import Callable, ContextManager, Mapping, Protocol, Sequence
 from retrofill.driver.graph import choose, next_step, outcome
 from retrofill.log import write_error
 from retrofill.masking import masked
-from retrofill.protocol.definition import Task
-from retrofill.protocol.errors import error_info, whole_traceback
-from retrofill.protocol.facts import ErrorInfo, Published
-from retrofill.states.task_run import TaskState
+from retrofill.protocol.facts import ErrorInfo, Published, error_info, whole_traceback
+from retrofill.protocol.launch import Task
+from retrofill.states import TaskState
 
 S = TaskState
 # Concurrent tasks of one run. Spark does the actual work.

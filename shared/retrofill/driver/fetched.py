@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retrofill.driver.conversation import Conversation
-from retrofill.system.private import PrivateFolder
+from retrofill.system.files import PrivateFolder
 from retrofill.user_code.attempt_code import CodeUnavailable
 
 

@@ -21,7 +21,7 @@ from typing import IO, Any, Callable, NoReturn
 from retrofill.log import write_error
 from retrofill.masking import masked
 from retrofill.protocol.facts import ErrorInfo, as_json
-from retrofill.states.task_run import PROCESS_ENDED
+from retrofill.states import PROCESS_ENDED
 
 CHUNK = 65_536
 # How long a process may take to end once the host has hung up or ended it. It needs less, unless it does not listen.

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterable, Mapping, Sequence
 
-from retrofill.protocol.definition import Task
+from retrofill.protocol.launch import Task
 from retrofill.sdk.names import TriggerRule
-from retrofill.states.task_run import MACHINE, TaskState
+from retrofill.states import TASK_RUN_MACHINE, TaskState
 
 S = TaskState
-DONE = MACHINE.terminal
+DONE = TASK_RUN_MACHINE.terminal
 BAD = frozenset({S.FAILED, S.UPSTREAM_FAILED, S.CANCELLED})
 # Only tasks in these states may still be skipped.
 NOT_BEGUN = frozenset({S.NONE, S.QUEUED})

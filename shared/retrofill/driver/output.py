@@ -10,11 +10,10 @@ import socket
 import sys
 from contextlib import suppress
 
-from retrofill.attempt_logs import marks
-from retrofill.attempt_logs.channel import VARIABLE, open_log
+from retrofill import attempt_logs
+from retrofill.attempt_logs import VARIABLE, open_log
 from retrofill.log import get_log
-from retrofill.protocol.interval import interval_of
-from retrofill.protocol.launch import Launch, Piece
+from retrofill.protocol.launch import Launch, Piece, interval_of
 
 log = get_log(__name__)
 STDOUT, STDERR = 1, 2
@@ -56,7 +55,9 @@ class Output:
         ids, interval = [run.id for run in piece.runs], interval_of(launch, piece)
         _flush()
         with suppress(OSError):  # nobody reads it
-            os.write(STDERR, marks.signed(marks.of_runs(ids, interval.start, interval.end, piece.attempt)))
+            os.write(
+                STDERR, attempt_logs.signed(attempt_logs.of_runs(ids, interval.start, interval.end, piece.attempt))
+            )
 
 
 def _redirect(to: int) -> None:

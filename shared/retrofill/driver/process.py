@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Callable, NoReturn
 
 from retrofill.log import get_log
-from retrofill.system.signals import on_signals
+from retrofill.system.processes import on_signals
 from retrofill.tracing import flush
 
 log = get_log(__name__)

@@ -13,15 +13,14 @@ from retrofill.driver.report import Reporter
 from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.outputs.base import BaseChanged
-from retrofill.outputs.patience import NotNow
 from retrofill.outputs.places import PlaceTaken
 from retrofill.outputs.publication import Publication, PublishedAgain, StagedOutputGone, publish
 from retrofill.outputs.reviewed import Reviewed
 from retrofill.outputs.tables.group import Group, earlier_groups, groups_of
 from retrofill.outputs.tables.protocol import TableGone
 from retrofill.outputs.tables.publication import NotPermitted, TablePublication, Tables
-from retrofill.protocol.errors import error_info
-from retrofill.protocol.facts import ErrorInfo, Published
+from retrofill.outputs.tables.turns import NotNow
+from retrofill.protocol.facts import ErrorInfo, Published, error_info
 from retrofill.protocol.launch import Launch, LaunchedRun
 from retrofill.protocol.table_output import TableOutput
 from retrofill.system.crash import crash_point

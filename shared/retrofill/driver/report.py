@@ -10,7 +10,7 @@ from retrofill.driver.conversation import Conversation
 from retrofill.driver.execute import OnTaskState, Result
 from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, as_json
 from retrofill.protocol.launch import Launch, LaunchedRun, Piece
-from retrofill.states.task_run import TaskState
+from retrofill.states import TaskState
 
 Acknowledged = Callable[[], object]
 

@@ -7,9 +7,7 @@ from dataclasses import asdict, replace
 from typing import Callable, Mapping, Sequence
 
 from retrofill.outputs.staging import Staging
-from retrofill.protocol.definition import Script
-from retrofill.protocol.interval import interval_of
-from retrofill.protocol.launch import Launch, Piece
+from retrofill.protocol.launch import Launch, Piece, Script, interval_of
 from retrofill.protocol.script_texts import Values, fill, fill_between, fill_path, typed
 from retrofill.sdk.scripts import located
 from retrofill.sdk.sql_text import GIVEN

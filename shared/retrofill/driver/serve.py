@@ -25,12 +25,10 @@ from retrofill.driver.submit import Submits
 from retrofill.driver.time_limit import TaskTimedOut
 from retrofill.log import bound, get_log
 from retrofill.outputs.tables.publication import NotPermitted, Tables
-from retrofill.protocol.definition import Task
-from retrofill.protocol.errors import error_info
-from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, as_json
-from retrofill.protocol.launch import Launch, LaunchedRun, Piece
+from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, as_json, error_info
+from retrofill.protocol.launch import Launch, LaunchedRun, Piece, Task
 from retrofill.protocol.table_output import TableOutput
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill.tracing import fail_span, flush, span
 from retrofill.user_code.attempt_code import Code
 

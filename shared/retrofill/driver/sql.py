@@ -9,7 +9,7 @@ from typing import Any, Mapping, Sequence
 from retrofill.driver.script_fields import Fields
 from retrofill.errors import first_line
 from retrofill.outputs.tables.staging import TableStaging
-from retrofill.protocol.definition import Sql
+from retrofill.protocol.launch import Sql
 from retrofill.sdk.sql_text import Statement, statements
 
 _LINE_IN_STATEMENT = re.compile(r"\bline (\d+),? pos")

@@ -22,17 +22,15 @@ from retrofill.driver.script_error import explained, of_program
 from retrofill.driver.script_fields import Fields
 from retrofill.driver.working_directory import WorkingDirectory, left_behind, prepared
 from retrofill.masking import masked
-from retrofill.protocol.definition import Script, Task
-from retrofill.protocol.errors import MAX_SEARCHED
-from retrofill.protocol.launch import Launch
+from retrofill.protocol.facts import MAX_SEARCHED
+from retrofill.protocol.launch import Launch, Script, Task
 from retrofill.protocol.script_texts import BadArgument, secrets_in
 from retrofill.spark import clusters
-from retrofill.spark.clusters import Cluster
-from retrofill.spark.clusters.find import cluster_of
+from retrofill.spark.clusters import Cluster, cluster_of
 from retrofill.spark.home import SparkHome
 from retrofill.spark.java import with_jars
-from retrofill.system.groups import lines_until_exit
-from retrofill.system.private import PrivateFolder
+from retrofill.system.files import PrivateFolder
+from retrofill.system.processes import lines_until_exit
 
 LAST_LINES, LINE_CHARS = 400, 500
 PY_FILES, JARS, FILES, ARCHIVES = "spark.submit.pyFiles", "spark.jars", "spark.files", "spark.archives"

@@ -12,7 +12,7 @@ from typing import Callable
 
 from retrofill.driver.script_fields import Fields
 from retrofill.errors import first_line
-from retrofill.protocol.definition import Script
+from retrofill.protocol.launch import Script
 from retrofill.protocol.script_texts import BadArgument
 
 # Where Spark keeps tables and their catalog, unless a setting names another place.

@@ -30,7 +30,6 @@ from typing import Any, Generator, Iterable, Iterator, Mapping, Sequence
 
 from retrofill.log import get_log
 from retrofill.outputs.base import Base, BaseChanged, base_of_folder
-from retrofill.outputs.exchange import exchange
 from retrofill.outputs.kept import (
     AREA,
     displaced,
@@ -47,7 +46,7 @@ from retrofill.outputs.kept import (
 )
 from retrofill.outputs.places import CLAIMED, Claim, Owner, PlaceTaken, is_of_another, refuse_taken, settle
 from retrofill.system.crash import crash_point
-from retrofill.system.durable import sync, sync_all, sync_trees
+from retrofill.system.files import exchange, sync, sync_all, sync_trees
 
 log = get_log(__name__)
 # Errors of rename if the target is a non-empty directory or a file.

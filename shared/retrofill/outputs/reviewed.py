@@ -9,7 +9,7 @@ from typing import Any, Callable, Collection, Mapping, Sequence
 from retrofill.outputs.base import Base, BaseChanged, base_of_folder
 from retrofill.outputs.kept import key_of
 from retrofill.outputs.publication import Publication, refuse_changed_base
-from retrofill.outputs.tables.base import ReviewedRows, bases_of_table
+from retrofill.outputs.tables.changes import ReviewedRows, bases_of_table
 from retrofill.outputs.tables.formats import FORMATS
 from retrofill.outputs.tables.group import Group, Member, earlier_groups, groups_of
 from retrofill.outputs.tables.publication import Tables, versions_in

@@ -16,8 +16,7 @@ from retrofill.outputs.places import Claim, Owner, cure, real, refuse_taken
 from retrofill.outputs.publication import Written, own_folder, seal
 from retrofill.outputs.tables.staging import TableStaging
 from retrofill.outputs.tables.sweeping import StagedTables
-from retrofill.protocol.interval import interval_of
-from retrofill.protocol.launch import Launch, LaunchedRun, Piece
+from retrofill.protocol.launch import Launch, LaunchedRun, Piece, interval_of
 
 MAX_OUTPUTS = 1000
 # One message contains all outputs of a run, as JSON. ``RETROFILL_MAX_MESSAGE_BYTES`` has room for these.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from retrofill.outputs.tables.key import Key
-from retrofill.protocol.interval import Interval
+from retrofill.protocol.launch import Interval
 from retrofill.protocol.table_output import TableOutput, quoted
 
 # By the name of a directory's data files.

@@ -6,9 +6,10 @@ Drivers import them too, in any Python that Spark supports.
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Literal, get_args
 
-from retrofill.text_enum import StrEnum
+from retrofill.states import StrEnum
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,199}")
 # A claim writes all runs of an attempt in one transaction, and so does the end of a range. With so
@@ -56,3 +57,29 @@ class Reference(StrEnum):
     AVERAGE_RUNTIME = "AVERAGE_RUNTIME"
     TASK_STARTED_AT = "TASK_STARTED_AT"
     BACKFILL_REQUESTED_AT = "BACKFILL_REQUESTED_AT"
+
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+DURATION = re.compile(rf"(\d+(?:\.\d+)?)([{''.join(UNITS)}])")
+
+
+def seconds_of(value: str | timedelta) -> float:
+    """``90s``, ``5m``, ``1.5h`` or ``2d``, or a timedelta, as seconds. Raises ``ValueError``."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    found = DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"invalid duration {value!r}: write it like 90s, 5m, 1.5h or 2d")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def written(seconds: float) -> str:
+    """Seconds in the largest unit that divides them, as users write them: ``10m`` or ``2.5s``."""
+    unit = next((unit for unit in reversed(UNITS) if seconds % UNITS[unit] == 0), "s")
+    return f"{seconds / UNITS[unit]:g}{unit}"
+
+
+def timed_out(what: str, seconds: float, times: int, limit: str) -> str:
+    """That ``what`` took longer than its ``limit``, which a range has once for each of its runs."""
+    each = f" ({written(seconds)} for each of {times} runs)" if times > 1 else ""
+    return f"{what} timed out after {written(seconds * times)}{each}: raise {limit}, or find out what takes so long"

@@ -49,3 +49,8 @@ def parted(text: str) -> list[tuple[str, bool]]:
 def fields_between(text: str) -> list[str]:
     """The different fields of a text that has other braces too. Raises ``ValueError``."""
     return list(dict.fromkeys(part for part, is_field in parted(text) if is_field))
+
+
+def is_inside(path: str, root: str) -> bool:
+    """Whether ``path`` is inside the folder ``root``, by its text alone, without any ``..``."""
+    return path.startswith(f"{root.rstrip('/')}/") and ".." not in path.split("/")

@@ -15,9 +15,8 @@ from types import ModuleType
 from typing import Callable, Protocol, Sequence
 
 from retrofill.pipeline import Pipeline
-from retrofill.user_code.paths import is_inside
-from retrofill.user_code.pipeline_files import PipelineFileError, import_file
-from retrofill.user_code.places import is_users
+from retrofill.sdk.texts import is_inside
+from retrofill.user_code.pipeline_files import PipelineFileError, import_file, is_users
 
 # Returns the directory with the content of the archive with this hash.
 Unpacked = Callable[[str], Path]

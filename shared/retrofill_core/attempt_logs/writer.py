@@ -20,8 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from retrofill.attempt_logs.channel import next_log
-from retrofill.attempt_logs.marks import SIGN, note
+from retrofill.attempt_logs import SIGN, next_log, note
 from retrofill.masking import configure_masking, masked
 from retrofill_core.attempt_logs.files import parts, path_of, sweep
 

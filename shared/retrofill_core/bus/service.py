@@ -18,7 +18,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from retrofill.log import bound, configure, get_log
 from retrofill.system.crash import arm
-from retrofill.system.signals import on_signals
+from retrofill.system.processes import on_signals
 from retrofill.tracing import configure_tracing
 from retrofill_core.bus.announcer import Announcer, install
 from retrofill_core.bus.handler import Handler

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from retrofill.errors import head_of
-from retrofill.states.task_run import TaskState
+from retrofill.states import TaskState
 from retrofill_core.contract.base import Message, Moment
 from retrofill_core.contract.cost import Cost
 from retrofill_core.contract.fields import (

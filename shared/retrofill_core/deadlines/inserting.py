@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.contract.partitioning import partitions_of
 from retrofill_core.domain.alert import DeadlineAlert
 from retrofill_core.domain.deadline import FIRST, LAST, PAST, Arming, DeadlineState, Due

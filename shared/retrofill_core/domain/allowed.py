@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from retrofill.masking import hides
-from retrofill.sdk.texts import outline
-from retrofill.user_code.paths import is_inside
+from retrofill.sdk.texts import is_inside, outline
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
 
 PACKAGES = "spark.jars.packages"

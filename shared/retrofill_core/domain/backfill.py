@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from enum import StrEnum
 
-from retrofill.states.machine import machine
+from retrofill.states import machine
 
 
 class BackfillState(StrEnum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from retrofill.sdk.names import MAX_BATCH
-from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.domain.alert import Reference
 from retrofill_core.domain.pipeline import PipelineDefinition
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from retrofill.states.machine import machine
+from retrofill.states import machine
 
 
 class CallbackState(StrEnum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from retrofill.states.machine import machine
+from retrofill.states import machine
 from retrofill_core.domain.alert import AT_PLANNING, OF_BACKFILL, DeadlineAlert, Reference, check_handled
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from retrofill.states.machine import machine
+from retrofill.states import machine
 
 
 class RunState(StrEnum):

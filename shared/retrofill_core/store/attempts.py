@@ -28,7 +28,7 @@ from sqlalchemy import (
     update,
 )
 
-from retrofill.states.attempt import LIVE, MACHINE, AttemptOutcome, AttemptState
+from retrofill.states import ATTEMPT_MACHINE, LIVE, AttemptOutcome, AttemptState
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.arrays import Arrays, one_of
@@ -136,7 +136,7 @@ def move(
     from_states: Sequence[str] | None = None,
 ) -> int:
     """Move attempts (``id`` and columns to set); how many landed."""
-    return len(transition(conn, MACHINE, attempt, to, rows, from_states=from_states, values=values))
+    return len(transition(conn, ATTEMPT_MACHINE, attempt, to, rows, from_states=from_states, values=values))
 
 
 # leases

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Connection, Text, exists, func, literal, or_, select, true
 from sqlalchemy.sql.selectable import LateralFromClause
 
-from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.domain.batch_size import Past
 from retrofill_core.domain.run import RunState
 from retrofill_core.domain.undo import UNDO_MODULE

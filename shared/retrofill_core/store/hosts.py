@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 
 from retrofill.sdk.names import DEFAULT_POOL
-from retrofill.states.attempt import LIVE
+from retrofill.states import LIVE
 from retrofill_core.store.arrays import Arrays, none_of, one_of
 from retrofill_core.store.seat_waits import Rank
 from retrofill_core.store.states import in_state

@@ -21,8 +21,7 @@ from sqlalchemy import (
 )
 
 from retrofill.sdk.names import MAX_BATCH
-from retrofill.states.attempt import LIVE, AttemptMode, AttemptOutcome
-from retrofill.states.task_run import PROCESS_ENDED, TASK_TIMED_OUT, TaskState
+from retrofill.states import LIVE, PROCESS_ENDED, TASK_TIMED_OUT, AttemptMode, AttemptOutcome, TaskState
 from retrofill_core.domain.run import GOING, RunState
 from retrofill_core.store.arrays import Arrays, one_of
 from retrofill_core.store.rows import Attempt, Backfill, Run, columns_of, present

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, func, insert, select, true, update
 
-from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.domain.backfill import ACTIVE, BackfillState
 from retrofill_core.domain.estimate import Estimate, Live, Measured, Took, of_backfill
 from retrofill_core.domain.run import MACHINE, RunState

@@ -25,7 +25,7 @@ from sqlalchemy import (
     update,
 )
 
-from retrofill.states.attempt import LIVE, AttemptOutcome, AttemptState
+from retrofill.states import LIVE, AttemptOutcome, AttemptState
 from retrofill_core.contract.topics import RUN_STARTER, Topic
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, task_runs

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.dialects.postgresql import Range
 
-from retrofill.states.attempt import LIVE, AttemptMode
+from retrofill.states import LIVE, AttemptMode
 
 T = TypeVar("T")
 

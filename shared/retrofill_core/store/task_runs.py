@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Integer, Text, insert, select
 
-from retrofill.states.task_run import MACHINE, TaskState
+from retrofill.states import TASK_RUN_MACHINE, TaskState
 from retrofill_core.store.arrays import Arrays
 from retrofill_core.store.states import constant
 from retrofill_core.store.tables import task_run
@@ -45,7 +45,7 @@ def move(
     from_states: Sequence[str] | None = None,
 ) -> int:
     """Move task runs (``run_id``, ``attempt``, ``task`` and columns to set); how many landed."""
-    return len(transition(conn, MACHINE, task_run, to, rows, from_states=from_states, values=values))
+    return len(transition(conn, TASK_RUN_MACHINE, task_run, to, rows, from_states=from_states, values=values))
 
 
 def cancel_open(conn: Connection, attempts: Sequence[tuple[int, int]], now: datetime) -> None:
@@ -54,6 +54,6 @@ def cancel_open(conn: Connection, attempts: Sequence[tuple[int, int]], now: date
     rows = [
         {"run_id": id, "attempt": attempt, "task": task}
         for (id, attempt, task), state in found.items()
-        if state not in MACHINE.terminal
+        if state not in TASK_RUN_MACHINE.terminal
     ]
     move(conn, TaskState.CANCELLED, rows, {"finished_at": now})

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Interval, Table, Update, bindparam, func, update
 from sqlalchemy.sql.expression import ClauseElement
 
-from retrofill.states.machine import Machine
+from retrofill.states import Machine
 from retrofill_core.store.arrays import Arrays
 from retrofill_core.store.states import constant, in_state
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from retrofill.errors import last_line
 from retrofill.masking import masked
-from retrofill.system.durable import sync, sync_trees
+from retrofill.system.files import sync, sync_trees
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.interpreter import Interpreter, NoInterpreter
 from retrofill_core.user_code.open_store import open_store, store_of

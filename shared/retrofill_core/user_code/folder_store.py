@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from retrofill.system.durable import sync
+from retrofill.system.files import sync
 from retrofill_core.user_code.archive import Archive
 from retrofill_core.user_code.store import (
     ADVICE_TO_APPLY,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from retrofill.errors import UserError, last_line
 from retrofill.masking import masked
-from retrofill.system.private import PrivateFolder
+from retrofill.system.files import PrivateFolder
 from retrofill_core.domain.environment import PackedEnvironment
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.interpreter import Interpreter, NoInterpreter

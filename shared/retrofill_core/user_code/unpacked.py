@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from retrofill.system.durable import sync, sync_trees
+from retrofill.system.files import sync, sync_trees
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.open_store import open_store
 from retrofill_core.user_code.store import OF_THIS_FOLDER, CannotUnpackHere, CodeStore, CodeUnavailable

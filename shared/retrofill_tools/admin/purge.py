@@ -18,7 +18,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Connection, DateTime, Double
 
 from retrofill.outputs.kept import AREA, KEPT, forget_old, sweep
 from retrofill.system.crash import crash_point
-from retrofill.system.durable import sync
+from retrofill.system.files import sync
 from retrofill_core.store import purge as store
 from retrofill_core.store.clock import database_now
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from retrofill.errors import UserError, WrongUsage
-from retrofill.sdk.duration import seconds_of
+from retrofill.sdk.names import seconds_of
 from retrofill_core.contract.base import MAX_INT
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.deadline import DeadlineState

@@ -13,11 +13,11 @@ from zoneinfo import ZoneInfo
 import typer
 from sqlalchemy import Connection, Engine
 
-from retrofill.attempt_logs.marks import Part
+from retrofill.attempt_logs import Part
 from retrofill.errors import UserError, WrongUsage, stored_line
 from retrofill.masking import configure_masking
 from retrofill.protocol.table_output import TableOutput
-from retrofill.states.attempt import LIVE, AttemptMode, AttemptOutcome
+from retrofill.states import LIVE, AttemptMode, AttemptOutcome
 from retrofill_core.contract.base import MAX_INT
 from retrofill_core.domain.schedule import range_bound
 from retrofill_core.settings import Settings

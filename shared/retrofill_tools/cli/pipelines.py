@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_conf
-from retrofill.sdk.duration import written
+from retrofill.sdk.names import written
 from retrofill.sdk.scripts import meant
 from retrofill_core.contract.explain import explain
 from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected

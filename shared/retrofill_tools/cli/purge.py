@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from retrofill.errors import UserError, WrongUsage
-from retrofill.sdk.duration import seconds_of
+from retrofill.sdk.names import seconds_of
 from retrofill.system.crash import arm
 from retrofill_core.contract.topics import CLI_CLIENT
 from retrofill_core.store.engine import make_engine

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, case, exists, func, select
 
 from retrofill.errors import NotThere, stored_line
-from retrofill.states.attempt import AttemptState
+from retrofill.states import AttemptState
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.batch_size import Size, next_size
 from retrofill_core.domain.estimate import Estimate

@@ -19,8 +19,8 @@ from retrofill.masking import masked_remote
 from retrofill.outputs.kept import key_of
 from retrofill.outputs.publication import own_folder
 from retrofill.outputs.summary import Summary, of_folder, of_table
-from retrofill.outputs.tables.iceberg_target import use_current_state
-from retrofill.protocol.interval import Interval
+from retrofill.outputs.tables.iceberg import use_current_state
+from retrofill.protocol.launch import Interval
 from retrofill.protocol.table_output import TableOutput
 from retrofill.spark.loss import line_of
 from retrofill_core.domain.run import RunState

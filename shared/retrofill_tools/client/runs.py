@@ -10,8 +10,7 @@ from typing import Any, NotRequired, TypedDict
 from sqlalchemy import Connection, exists, func, select, union_all
 
 from retrofill.errors import head_of
-from retrofill.states.attempt import AttemptMode
-from retrofill.states.task_run import TaskState
+from retrofill.states import AttemptMode, TaskState
 from retrofill_core.store.failures import has_failed
 from retrofill_core.store.run_cancels import ASKED
 from retrofill_core.store.tables import attempt, backfill, run, run_cancel, task_run

@@ -24,7 +24,7 @@ from typing import Self
 
 import psutil
 
-from retrofill.system.groups import STACK
+from retrofill.system.processes import STACK
 
 # On other systems, a bound socket would also keep the server from binding.
 _CAN_HOLD = sys.platform == "linux"

@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 import psutil
 
 from retrofill.errors import last_line
-from retrofill.system.groups import STACK
+from retrofill.system.processes import STACK
 from retrofill_core.contract.topics import SERVICES
 from retrofill_tools.stack.layout import ADDRESSES, POSTGRES, Layout
 

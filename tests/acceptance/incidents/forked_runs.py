@@ -15,7 +15,7 @@ from typing import Any
 from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation, until
 
-from retrofill.states.task_run import MACHINE, TaskState
+from retrofill.states import TASK_RUN_MACHINE, TaskState
 from retrofill_core.bus.clients import producer
 from retrofill_core.bus.envelope import headers_of, wire_headers
 from retrofill_core.contract.runs import AttemptHeartbeat, Report, TaskReported
@@ -190,7 +190,7 @@ def append(path: list[str], state: str) -> None:
 
 def check_path(path: Sequence[str]) -> None:
     """Assert that every step is an edge and that no task that began was skipped."""
-    assert all(MACHINE.allows(from_states, to) for from_states, to in pairwise(path)), path
+    assert all(TASK_RUN_MACHINE.allows(from_states, to) for from_states, to in pairwise(path)), path
     assert not ("running" in path and "skipped" in path), path
 
 

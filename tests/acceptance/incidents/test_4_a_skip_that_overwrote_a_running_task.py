@@ -33,10 +33,10 @@ from tests.support.installation import Installation
 from tests.support.tiers import some
 
 from retrofill.driver.execute import MAX_PARALLEL, Execution, Result
-from retrofill.protocol.definition import Task
 from retrofill.protocol.facts import ErrorInfo
+from retrofill.protocol.launch import Task
 from retrofill.sdk.names import TriggerRule
-from retrofill.states.task_run import TaskState
+from retrofill.states import TaskState
 from retrofill_core.contract.topics import Topic
 
 

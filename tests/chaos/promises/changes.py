@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from tests.chaos.history import History, Row
 from tests.chaos.promises.limits import limits_of
 

@@ -12,7 +12,7 @@ from tests.support.installation import ROOT, until
 from tests.support.manners import ENDS, EXITS
 from tests.support.tiers import some
 
-from retrofill.states.task_run import PROCESS_ENDED
+from retrofill.states import PROCESS_ENDED
 
 __all__ = ["world"]
 pytestmark = pytest.mark.spark

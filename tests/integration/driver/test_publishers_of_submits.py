@@ -17,7 +17,7 @@ from tests.support.tiers import some
 
 from retrofill.outputs.kept import MARKER, key_of
 from retrofill.outputs.publication import sealed_folder
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.contract.topics import Topic
 from retrofill_tools.stack.maven import Artifact
 

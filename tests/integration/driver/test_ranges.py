@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.integration.driver.world import World, world
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.contract.topics import Topic
 from run_starter.executors import LaunchRequest
 

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.driver.world import World, world
 from tests.support.installation import until
 
-from retrofill.states.task_run import TASK_TIMED_OUT
+from retrofill.states import TASK_TIMED_OUT
 
 __all__ = ["world"]
 pytestmark = pytest.mark.spark

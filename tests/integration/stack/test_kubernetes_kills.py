@@ -14,7 +14,7 @@ from tests.support.installation import until
 from tests.support.kubernetes_api import KubernetesApi
 
 from retrofill.spark.clusters import tag_of
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, RunToDo
 from run_starter.executors.build import Dispatch

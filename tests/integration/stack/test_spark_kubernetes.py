@@ -16,7 +16,7 @@ import pytest
 from tests.support.definitions import daily
 from tests.support.hosts import DriverEnd, Ends
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.driver_package import SOURCE, entry
 from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, RunToDo, submission

@@ -10,9 +10,8 @@ import pytest
 from tests.support.lake import FORMATS, Lake
 from tests.support.tiers import some
 
-from retrofill.outputs import patience
-from retrofill.outputs.patience import NotNow
-from retrofill.outputs.tables import publication
+from retrofill.outputs.tables import publication, turns
+from retrofill.outputs.tables.turns import NotNow
 
 LAYOUTS = {"unpartitioned": "", "clustered": "CLUSTER BY (day)", "by day": "PARTITIONED BY (day)"}
 EACH, EACH_OF_MANY = 2, 10
@@ -44,7 +43,7 @@ def test_several_publishers_of_one_table_publish_everything(
     """Beside a foreign writer, who has no turns."""
     if not turns:
         monkeypatch.setattr(publication, "turn", lambda _: nullcontext())
-    monkeypatch.setattr(patience, "SECONDS", 300.0)
+    monkeypatch.setattr(turns, "SECONDS", 300.0)
     # What conflicts with every other commit, by as many publishers as a machine has, for long.
     each = EACH_OF_MANY if (lake.format, layout, turns, publishers) == ("delta", "unpartitioned", True, 8) else EACH
     table = lake.create(f"{lake.table}_{layout.replace(' ', '_')}", partition=LAYOUTS[layout])
@@ -73,7 +72,7 @@ def test_several_publishers_of_one_table_publish_everything(
 def test_what_others_change_again_and_again_is_left_to_a_later_publisher(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "SECONDS", 0.0)
+    monkeypatch.setattr(turns, "SECONDS", 0.0)
     attempt = lake.attempt()
     attempt.stage(lake.table, "ours")
 

@@ -12,7 +12,7 @@ from tests.support.installation import Installation
 from tests.support.lake import Lake
 from tests.support.tiers import some
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.contract.topics import Topic
 from run_starter.executors import LaunchRequest
 

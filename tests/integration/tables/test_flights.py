@@ -15,7 +15,7 @@ from tests.support.installation import Installation
 from tests.support.lake import FORMATS
 from tests.support.loading import definition_of, load_pipelines
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.contract.topics import Topic
 
 pytestmark = pytest.mark.spark

@@ -24,11 +24,11 @@ from retrofill.driver.session import Sessions
 from retrofill.outputs import publication as of_folders
 from retrofill.outputs.base import BaseChanged, base_of_folder
 from retrofill.outputs.reviewed import remember
-from retrofill.outputs.tables.base import ReviewedRows
+from retrofill.outputs.tables.changes import ReviewedRows
 from retrofill.outputs.tables.publication import NotPermitted, Tables
 from retrofill.protocol.launch import LaunchedRun
 from retrofill.protocol.table_output import TableOutput
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 
 Changes = Mapping[str, tuple[Callable[[Any], object], bool]]
 DAYS = 3

@@ -8,7 +8,7 @@ from tests.support.lake import Lake
 from retrofill.driver.script_fields import Fields
 from retrofill.driver.sql import SqlFailed, run_sql
 from retrofill.outputs.cannot_stage import CannotStage, OtherInterval
-from retrofill.protocol.definition import Sql
+from retrofill.protocol.launch import Sql
 from retrofill.sdk.tables import Table
 
 # Where Spark's own parameters may not be: views, defaults of variables, scripts, and the names of tables.

@@ -6,7 +6,7 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from tests.simulation.checks.base import ENDED, Check, Values
 from tests.simulation.memory.rows import Step, Tx
 

@@ -13,7 +13,7 @@ import run_starter.claims.checks
 import run_starter.claims.suspects
 import run_starter.reports.handling
 import run_starter.reports.outcomes
-from retrofill.states.attempt import AttemptOutcome
+from retrofill.states import AttemptOutcome
 from retrofill_core.contract.runs import RunReport
 from retrofill_core.domain import batch_size
 from retrofill_core.domain.run import RunState

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from retrofill.attempt_logs.marks import Part, note, of_runs
+from retrofill.attempt_logs import Part, note, of_runs
 
 FIRST, SECOND, THIRD = (datetime(2013, 1, day, 5, tzinfo=UTC) for day in (1, 2, 3))
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.attempt_logs import marks
-from retrofill.attempt_logs.channel import open_log
+from retrofill import attempt_logs
+from retrofill.attempt_logs import open_log
 from retrofill_core.attempt_logs.files import Position, parts, path_of, read, sweep
 from retrofill_core.attempt_logs.writer import MAX_LINE, Config, Log
 
@@ -83,7 +83,7 @@ def test_secrets_are_masked_where_a_long_line_is_cut(tmp_path: Path, before: int
 
 def test_a_mark_begins_a_line_even_in_an_open_one(tmp_path: Path) -> None:
     log = Log(tmp_path, 7, file_bytes=10_000)
-    mark = marks.signed("=== a ===")
+    mark = attempt_logs.signed("=== a ===")
     for chunk in (b"open", mark[:5], mark[5:], b"closed\n" + mark, b"last"):
         log.feed(chunk)
     log.close()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.definitions import alert, daily
 
 from retrofill.sdk.names import MAX_BATCH
-from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.domain.batch_size import STEP, Past, fit, next_size, target_seconds
 from retrofill_core.store.durations import RECENT
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from retrofill.states import attempt, machine, task_run
+from retrofill import states
 from retrofill_core.domain import backfill, callback, deadline, run
 
 # entity → state → allowed next states
@@ -54,7 +54,8 @@ DESIGN = {
         "failed": {"pending"},
     },
 }
-MACHINES = {m.MACHINE.entity: m.MACHINE for m in (backfill, run, attempt, task_run, deadline, callback)}
+ALL = (*(m.MACHINE for m in (backfill, run, deadline, callback)), states.ATTEMPT_MACHINE, states.TASK_RUN_MACHINE)
+MACHINES = {machine.entity: machine for machine in ALL}
 PAIRS = [
     (entity, from_state, to) for entity, table in DESIGN.items() for from_state, to in itertools.product(table, table)
 ]
@@ -88,7 +89,7 @@ def test_a_state_that_does_not_exist_is_an_error_and_not_a_missing_edge(entity):
 
 def test_every_state_that_is_entered_needs_a_row():
     with pytest.raises(ValueError, match="'elsewhere'"):
-        machine.machine("odd", {"here": ("elsewhere",)})
+        states.machine("odd", {"here": ("elsewhere",)})
 
 
 def test_active_backfills_are_the_ones_that_have_not_ended():
@@ -113,7 +114,7 @@ def test_an_accepted_run_is_not_executed_again():
 
 
 def test_live_attempts_are_the_ones_that_have_not_ended():
-    assert set(attempt.LIVE) == set(attempt.MACHINE.states) - attempt.MACHINE.terminal
+    assert set(states.LIVE) == set(states.ATTEMPT_MACHINE.states) - states.ATTEMPT_MACHINE.terminal
 
 
 @pytest.mark.parametrize("cancelling", [False, True])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.contract.runs import Report
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.settings import Settings

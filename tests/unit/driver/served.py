@@ -23,7 +23,7 @@ from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
 from retrofill.protocol.facts import Cost, SparkApplication
 from retrofill.protocol.launch import Launch
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from run_starter.executors.driver_reports import report_of
 
 # A silent driver fails the test instead of hanging it.

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from retrofill.driver.execute import MAX_PARALLEL, Execution, Result, backoff
-from retrofill.protocol.definition import Task
-from retrofill.protocol.errors import clean, error_info, without_jvm
-from retrofill.protocol.facts import ErrorInfo, as_json
-from retrofill.states.task_run import MACHINE, TaskState
+from retrofill.protocol.facts import ErrorInfo, as_json, clean, error_info, without_jvm
+from retrofill.protocol.launch import Task
+from retrofill.states import TASK_RUN_MACHINE, TaskState
 from retrofill_core.contract.base import decode
 from retrofill_core.contract.runs import RunReported
 
@@ -35,7 +34,7 @@ def run(tasks: list[Task], body: Any) -> tuple[Result, Told, list[float]]:
     for name in {t.name for t in tasks}:
         steps = [S.NONE, *(S(state) for who, state, _, _ in fields if who == name)]
         for from_states, to in pairwise(steps):
-            assert MACHINE.allows(from_states, to) or (from_states, to) == (S.NONE, S.RUNNING)
+            assert TASK_RUN_MACHINE.allows(from_states, to) or (from_states, to) == (S.NONE, S.RUNNING)
     return result, fields, slept
 
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from retrofill.driver.config import Config
-from retrofill.protocol.definition import Code, Definition, Script, Sql, Task
+from retrofill.protocol.launch import Code, Definition, Script, Sql, Task
 from retrofill.sdk.tables import Table
 from retrofill_core.domain.pipeline import (
     CodeLocation,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from retrofill.states.task_run import PROCESS_ENDED
+from retrofill.states import PROCESS_ENDED
 
 # Its attempts do what their launch says, and then what each line of the host says.
 DRIVER = """

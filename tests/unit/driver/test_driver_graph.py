@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrofill.driver.graph import BAD, DONE, BadBranch, choose, next_step, outcome
-from retrofill.protocol.definition import Task
+from retrofill.protocol.launch import Task
 from retrofill.sdk.names import TriggerRule
-from retrofill.states.task_run import MACHINE, TaskState
+from retrofill.states import TASK_RUN_MACHINE, TaskState
 
 S = TaskState
 ENDS = (S.SUCCEEDED, S.FAILED, S.SKIPPED, S.UPSTREAM_FAILED)
@@ -106,7 +106,7 @@ def test_every_graph_comes_to_its_end_along_the_edges_of_the_state_machine(
     by_name = {t.name: t for t in tasks}
 
     def enter(name: str, state: TaskState) -> None:
-        assert MACHINE.allows(states[name], state)
+        assert TASK_RUN_MACHINE.allows(states[name], state)
         states[name] = state
 
     while outcome(states) is None:

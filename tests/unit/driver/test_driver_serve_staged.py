@@ -92,7 +92,7 @@ def test_a_publisher_publishes_what_several_attempts_have_staged_one_after_the_o
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One whose output cannot be published now holds up no other. The runs of an attempt are published together."""
-    monkeypatch.setattr("retrofill.outputs.patience.SECONDS", 0.0)
+    monkeypatch.setattr("retrofill.outputs.tables.turns.SECONDS", 0.0)
     (mnt := tmp_path / "mnt").mkdir()
     paths, attempts = [tmp_path / "day=1", mnt / "day=2", tmp_path / "day=3", tmp_path / "day=4"], [9, 8, 7, 9]
     for id, (path, attempt) in enumerate(zip(paths, attempts, strict=True), 1):
@@ -127,7 +127,7 @@ def test_a_publisher_publishes_what_several_attempts_have_staged_one_after_the_o
 def test_a_publisher_that_cannot_publish_now_is_released_and_serves_others(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retrofill.outputs.patience.SECONDS", 0.0)
+    monkeypatch.setattr("retrofill.outputs.tables.turns.SECONDS", 0.0)
     # Its disk is not mounted.
     outputs = [f"{tmp_path}/mnt/day=1"]
     world.launch(publication={"publication": 1, "accepted_attempt": 9, "outputs": outputs})
@@ -141,7 +141,7 @@ def test_a_publisher_that_cannot_publish_now_is_released_and_serves_others(
 def test_output_that_cannot_be_published_now_is_left_to_others_while_its_attempt_goes_on(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retrofill.outputs.patience.SECONDS", 0.0)
+    monkeypatch.setattr("retrofill.outputs.tables.turns.SECONDS", 0.0)
     world.file.write_text(STAGES)
     world.launch(runs=2, out=str(tmp_path))
     world.say({"begin": 60.0})
@@ -219,7 +219,7 @@ def test_what_was_staged_before_a_run_failed_is_still_published(world: World, tm
 def test_output_that_cannot_be_published_fails_its_run_and_no_other(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retrofill.outputs.patience.SECONDS", 0.0)
+    monkeypatch.setattr("retrofill.outputs.tables.turns.SECONDS", 0.0)
     world.file.write_text(STAGES)
     world.launch(runs=2, out=str(tmp_path))
     world.say({"begin": 60.0})

@@ -26,8 +26,7 @@ from retrofill.driver.submit import GROUP, LINE_CHARS, Submission, Submits
 from retrofill.driver.submit import SubmitFailed as Failed
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.staging import Staging
-from retrofill.protocol.definition import Script, Task
-from retrofill.protocol.launch import Launch
+from retrofill.protocol.launch import Launch, Script, Task
 from retrofill.protocol.script_texts import BadArgument
 from retrofill.spark.clusters import tag_of
 from retrofill.spark.home import read_properties
@@ -306,7 +305,7 @@ def test_a_script_that_nobody_can_read_is_ended_before_the_next_try(
         return started[-1]
 
     monkeypatch.setattr("retrofill.driver.submit.subprocess.Popen", start)
-    monkeypatch.setattr("retrofill.system.groups.selectors.DefaultSelector", limited)
+    monkeypatch.setattr("retrofill.system.processes.selectors.DefaultSelector", limited)
     with pytest.raises(OSError, match="Too many open files"):
         submits.run(made.pipeline.tasks[0], fields_of(made))
     (process,) = started

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.outputs.exchange import exchange
-from retrofill.outputs.tables.delta import _about
-from retrofill.outputs.tables.delta_target import _is_long
+from retrofill.outputs.tables.delta import _about, _is_long
 from retrofill.outputs.tables.dropping import drop
 from retrofill.protocol.table_output import TableOutput, joined, parts_of
+from retrofill.system.files import exchange
 
 
 @pytest.mark.parametrize("parts", [["t"], ["lake", "db", "t"], ["delta", "/data/a b"], ["a.b", "c`d"], ["ünï", "9"]])

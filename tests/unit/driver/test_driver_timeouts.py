@@ -20,8 +20,8 @@ from retrofill.driver.config import Config
 from retrofill.driver.execute import Execution
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
 from retrofill.protocol.facts import ErrorInfo
-from retrofill.sdk.duration import timed_out, written
-from retrofill.states.task_run import TASK_TIMED_OUT, TaskState
+from retrofill.sdk.names import timed_out, written
+from retrofill.states import TASK_TIMED_OUT, TaskState
 from run_starter.executors import TimedOut
 
 __all__ = ["pool_world", "world"]

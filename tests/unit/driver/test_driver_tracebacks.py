@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from retrofill.errors import first_line
 from retrofill.masking import masked
-from retrofill.protocol.errors import error_info, whole_traceback
+from retrofill.protocol.facts import error_info, whole_traceback
 
 
 def in_between() -> None:

@@ -12,9 +12,9 @@ from itertools import permutations
 import pytest
 
 from retrofill.driver.graph import next_step
-from retrofill.protocol.definition import Task
+from retrofill.protocol.launch import Task
 from retrofill.sdk.names import TriggerRule
-from retrofill.states.task_run import TaskState
+from retrofill.states import TaskState
 
 S = TaskState
 BEFORE = {"+": S.SUCCEEDED, "x": S.FAILED, "u": S.UPSTREAM_FAILED, "s": S.SKIPPED, ".": S.RUNNING}

@@ -8,18 +8,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.support.lake import launch
 
-from retrofill.outputs.tables.group import Group, groups_of
-from retrofill.outputs.tables.layout import separates
-from retrofill.outputs.tables.marker import (
+from retrofill.outputs.tables.group import (
     Commit,
+    Group,
     commit_of,
     first_of_backfill,
+    groups_of,
     ids_in,
     ids_text,
     merged,
     moments_in,
     moments_text,
 )
+from retrofill.outputs.tables.layout import separates
 from retrofill.protocol.launch import Launch
 from retrofill.protocol.table_output import TableOutput
 

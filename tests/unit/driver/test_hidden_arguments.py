@@ -16,7 +16,7 @@ from retrofill.driver.script_error import explained
 from retrofill.driver.script_fields import Fields
 from retrofill.driver.submit import Submits
 from retrofill.outputs.staging import Staging
-from retrofill.protocol.definition import Script
+from retrofill.protocol.launch import Script
 from retrofill.spark.home import read_properties
 
 SECRET = "p4ss w{0}rd'\\n\""

@@ -10,10 +10,10 @@ import pytest
 
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.tables import hive_records
+from retrofill.outputs.tables.hive import HiveTarget
 from retrofill.outputs.tables.hive_partitions import Partitions, Spec, describe, name_of, text
-from retrofill.outputs.tables.hive_target import HiveTarget
 from retrofill.outputs.tables.key import Key, KeyColumn
-from retrofill.protocol.interval import Interval
+from retrofill.protocol.launch import Interval
 
 Described = namedtuple("Described", "col_name data_type")
 Shown = namedtuple("Shown", "partition")

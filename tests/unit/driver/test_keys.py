@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrofill.outputs.cannot_stage import NoSuchColumn
-from retrofill.outputs.tables.boundaries import refuse_ambiguous
-from retrofill.outputs.tables.declared import key_of_table
-from retrofill.outputs.tables.key import Key, Values
-from retrofill.protocol.interval import Interval
+from retrofill.outputs.tables.checks import refuse_ambiguous
+from retrofill.outputs.tables.key import Key, Values, key_of_table
+from retrofill.protocol.launch import Interval
 from retrofill.protocol.table_output import TableOutput
 from retrofill.sdk.tables import Declared
 

@@ -17,8 +17,7 @@ from tests.support.installation import ROOT
 from tests.support.manners import ENDS, EXITS
 from tests.unit.driver.pooled import Recorder
 
-from retrofill.states.attempt import AttemptMode
-from retrofill.states.task_run import PROCESS_ENDED
+from retrofill.states import PROCESS_ENDED, AttemptMode
 from retrofill_core.contract.runs import Report, RunReported
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 
 from retrofill.log import bound, configure, get_log
 from retrofill.masking import configure_masking, masked
-from retrofill.protocol.errors import MESSAGE_BYTES, TRACEBACK_BYTES, error_info
+from retrofill.protocol.facts import MESSAGE_BYTES, TRACEBACK_BYTES, error_info
 from retrofill_core.settings import WrongSetting, read_settings
 
 

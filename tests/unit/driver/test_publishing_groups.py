@@ -14,8 +14,7 @@ from tests.unit.driver.test_putting_off import OfTests, OneTable
 from retrofill.driver.execute import Result
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.session import Sessions
-from retrofill.outputs import patience
-from retrofill.outputs.tables import publication
+from retrofill.outputs.tables import publication, turns
 from retrofill.outputs.tables.group import Group
 from retrofill.outputs.tables.protocol import Burned, NotPublished
 from retrofill.outputs.tables.publication import NotPermitted, Tables
@@ -49,7 +48,7 @@ class Fixed(OneTable):
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     for each in (COMMITS, BURNS, RAISES):
         each.clear()
-    monkeypatch.setattr(patience, "SECONDS", 0.0)
+    monkeypatch.setattr(turns, "SECONDS", 0.0)
     monkeypatch.setattr(publication, "FORMATS", {"delta": Fixed})
     monkeypatch.setattr(publication, "turn", lambda _: nullcontext())
     monkeypatch.setattr(publication, "drop", lambda *_: None)

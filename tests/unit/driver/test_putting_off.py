@@ -19,14 +19,13 @@ from retrofill.driver import publishing
 from retrofill.driver.execute import Result
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.session import Sessions
-from retrofill.outputs import patience
 from retrofill.outputs.kept import AREA, NotKept
-from retrofill.outputs.patience import NotNow, Patience
 from retrofill.outputs.publication import Publication, PublishedAgain
-from retrofill.outputs.tables import publication
+from retrofill.outputs.tables import publication, turns
 from retrofill.outputs.tables.group import Group
 from retrofill.outputs.tables.protocol import Burned, Looked, NotPublished
 from retrofill.outputs.tables.publication import Tables
+from retrofill.outputs.tables.turns import NotNow, Patience
 from retrofill.protocol.launch import Launch
 from retrofill.protocol.table_output import TableOutput
 
@@ -129,7 +128,7 @@ class OneTable:
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> OfTests:
-    monkeypatch.setattr(patience, "SECONDS", 0.0)
+    monkeypatch.setattr(turns, "SECONDS", 0.0)
     monkeypatch.setattr(publication, "FORMATS", {"delta": OneTable})
     monkeypatch.setattr(publication, "drop", lambda *_: None)
     monkeypatch.setattr(publication, "turn", lambda _: nullcontext())
@@ -221,8 +220,8 @@ def test_it_is_put_off_if_nobody_knows_whether_they_have(
 def test_what_may_pass_is_put_off_when_patience_is_used_up(
     sessions: OfTests, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(patience, "SECONDS", 0.3)
-    monkeypatch.setattr(patience, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(turns, "SECONDS", 0.3)
+    monkeypatch.setattr(turns, "FIRST_PAUSE_SECONDS", 0.001)
     raised = raising(monkeypatch, error)
     result = publish(sessions, str(TABLE), publishers=(20,))
     assert (result.succeeded, result.put_off) == (False, True)
@@ -241,8 +240,8 @@ def test_a_driver_that_cannot_end_its_own_tries_ends_itself(sessions: OfTests, m
 def test_patience_that_is_used_up_allows_one_try_for_each_output_until_one_succeeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(patience, "SECONDS", 0.05)
-    monkeypatch.setattr(patience, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(turns, "SECONDS", 0.05)
+    monkeypatch.setattr(turns, "FIRST_PAUSE_SECONDS", 0.001)
     of, tries = Patience(), list[int]()
 
     def work(number: int) -> None:

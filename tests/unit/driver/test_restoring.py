@@ -16,7 +16,7 @@ from retrofill.outputs.publication import PublishedAgain
 from retrofill.outputs.restoring import restore
 from retrofill.outputs.staging import Staging
 from retrofill.outputs.tables.publication import Tables
-from retrofill.protocol.errors import error_info
+from retrofill.protocol.facts import error_info
 from retrofill.protocol.launch import Launch, Piece
 
 NAMES = ("a", "b")

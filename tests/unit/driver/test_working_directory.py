@@ -18,8 +18,7 @@ from retrofill.driver.script_fields import Fields
 from retrofill.driver.submit import CommandFailed, Submission, Submits
 from retrofill.driver.working_directory import prepared
 from retrofill.outputs.staging import Staging
-from retrofill.protocol.definition import Script
-from retrofill.protocol.launch import Launch
+from retrofill.protocol.launch import Launch, Script
 from retrofill.protocol.script_texts import BadArgument
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from tests.support.rows import NOW, a_run, an_attempt
 
-from retrofill.states.attempt import AttemptMode
-from retrofill.states.task_run import TaskState as T
+from retrofill.states import AttemptMode
+from retrofill.states import TaskState as T
 from retrofill_core.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,

@@ -15,7 +15,7 @@ from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import Recorder
 
 from retrofill.spark.clusters import tag_of
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, RunToDo, processes
 from run_starter.executors import clearing as kills

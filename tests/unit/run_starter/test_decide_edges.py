@@ -22,9 +22,9 @@ from tests.unit.run_starter.reported import (
     task,
 )
 
-from retrofill.states.attempt import AttemptMode
-from retrofill.states.task_run import MACHINE as TASK
-from retrofill.states.task_run import TaskState as T
+from retrofill.states import TASK_RUN_MACHINE as TASK
+from retrofill.states import AttemptMode
+from retrofill.states import TaskState as T
 from retrofill_core.domain.run import LIVE, UNFINISHED
 from retrofill_core.domain.run import MACHINE as RUN
 from retrofill_core.domain.run import RunState as R

@@ -23,7 +23,7 @@ from tests.unit.run_starter.reported import (
     steps,
 )
 
-from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.contract.runs import ErrorInfo
 from retrofill_core.domain.run import LIVE
 from retrofill_core.domain.run import RunState as R

@@ -18,9 +18,9 @@ from tests.unit.run_starter.reported import (
     task,
 )
 
-from retrofill.states.attempt import AttemptMode, AttemptOutcome
-from retrofill.states.task_run import MACHINE as TASK
-from retrofill.states.task_run import TaskState as T
+from retrofill.states import TASK_RUN_MACHINE as TASK
+from retrofill.states import AttemptMode, AttemptOutcome
+from retrofill.states import TaskState as T
 from retrofill_core.contract.cost import Cost
 from retrofill_core.contract.runs import AttemptEnded, SparkApplication
 from retrofill_core.domain.run import LIVE

@@ -19,7 +19,7 @@ from tests.support.packed import pack_versions
 from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import Recorder, World, launch, pids, world
 
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.domain.environment import PackedEnvironment
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import build

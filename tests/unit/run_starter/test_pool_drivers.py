@@ -23,7 +23,7 @@ from retrofill.outputs.kept import AREA
 from retrofill.protocol.table_output import TableOutput
 from retrofill.spark.home import SparkHome
 from retrofill.spark.java import bundled
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill_core.pools import unknown_secret
 from retrofill_core.settings import NotConfigured, Settings

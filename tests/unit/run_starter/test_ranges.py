@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.rows import NOW, a_run
 from tests.unit.run_starter.reported import ERROR, attempt, began, ended, fold, fold_of, over, run, staged
 
-from retrofill.states.attempt import LAST_RANGE, AttemptMode, AttemptOutcome
+from retrofill.states import LAST_RANGE, AttemptMode, AttemptOutcome
 from retrofill_core.domain.run import RunState as R
 from run_starter.claims.batches import batch_limit, batches, mode_of
 from run_starter.reports.losses import SILENT, Loss

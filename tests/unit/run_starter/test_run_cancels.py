@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.run_starter.reported import ERROR, attempt, ended, fold, fold_of, over, run, staged
 
-from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.domain.run import RunState as R
 from run_starter.reports.losses import RELEASED, SILENT
 from run_starter.reports.steps import AwaitPublisher, Begin, End, Requeue

@@ -14,7 +14,7 @@ from psycopg import errors
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from tests.unit.run_starter.reported import OF, attempt, fold_of, run, steps
 
-from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.contract.runs import AttemptEnded
 from retrofill_core.domain.run import RunState as R
 from retrofill_core.settings import Settings

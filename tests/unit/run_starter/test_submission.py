@@ -18,11 +18,10 @@ from retrofill.driver.config import Config
 from retrofill.driver.script_fields import Fields
 from retrofill.driver.submit import Submits
 from retrofill.outputs.staging import Staging
-from retrofill.protocol.definition import Script
-from retrofill.protocol.launch import Launch
+from retrofill.protocol.launch import Launch, Script
 from retrofill.spark.home import SparkHome, read_properties
 from retrofill.spark.java import spark_submit_command
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill_core.driver_package import SOURCE, package
 from retrofill_core.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.run_starter.reported import ERROR, attempt, ended, fold, run, staged, steps
 
 from retrofill.protocol.table_output import TableOutput
-from retrofill.states.attempt import AttemptMode
+from retrofill.states import AttemptMode
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.table_places import Published, Use
 from run_starter.reports.steps import Accept, Begin, End

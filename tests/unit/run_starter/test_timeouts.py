@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.run_starter.reported import ERROR, attempt, ended, fold, fold_of, over, run, staged
 
-from retrofill.states.attempt import AttemptMode, AttemptOutcome
+from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, RunReported, TaskReported
 from retrofill_core.domain.pipeline import TaskDefinition
 from retrofill_core.domain.run import RunState as R

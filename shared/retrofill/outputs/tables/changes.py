@@ -1,4 +1,5 @@
-"""Finds the rows that an undo restores, and whether those it would replace are still the ones that the undone runs published."""
+"""Compares rows of a table with earlier states of it: those that an undo would replace with those that the undone runs
+published, and those that a publication would replace with the base of its review, their number and the sum of their hashes."""
 
 from __future__ import annotations
 
@@ -7,11 +8,79 @@ from functools import reduce
 from itertools import takewhile
 from typing import Any, Iterator, Mapping, Sequence
 
+from retrofill.errors import first_line
+from retrofill.outputs.base import Base, BaseChanged
 from retrofill.outputs.kept import NotKept
 from retrofill.outputs.publication import PublishedAgain
-from retrofill.outputs.tables.group import Group, Member
-from retrofill.outputs.tables.marker import Commit, commit_of, first_of_backfill, not_kept
-from retrofill.outputs.tables.states import aligned, as_of, contents, same_rows
+from retrofill.outputs.tables.group import Commit, Group, Member, commit_of, first_of_backfill, not_kept
+from retrofill.outputs.tables.protocol import Format
+from retrofill.protocol.table_output import quoted
+
+
+def as_of(session: Any, table: str, version: int | None) -> Any:
+    """The whole table as it was at a version, empty for ``None``. Raises ``NotKept``."""
+    from pyspark.errors import AnalysisException, IllegalArgumentException
+
+    if version is None:
+        return session.table(table).where("false")
+    try:
+        rows = session.sql(f"SELECT * FROM {table} VERSION AS OF {version}")
+        # Spark Connect may look for it only now.
+        rows.schema  # noqa: B018
+    except (AnalysisException, IllegalArgumentException) as e:
+        raise NotKept(f"version {version} of {table} cannot be restored: {first_line(e)}") from e
+    return rows
+
+
+def same_rows(one: Any, other: Any, condition: str) -> bool:
+    """Whether two states of a table have the same rows that meet the condition, in any order."""
+    return bool(_digest(aligned(one, other.schema), condition) == _digest(other, condition))
+
+
+def aligned(rows: Any, schema: Any) -> Any:
+    """Rows of an earlier state of a table with the columns that it has now: new ones are null, former ones left out."""
+    from pyspark.sql.functions import col, lit
+
+    have = {name.lower() for name in rows.columns}
+    columns = (col(quoted(field.name)) if field.name.lower() in have else lit(None) for field in schema)
+    return rows.select(*(each.cast(field.dataType).alias(field.name) for each, field in zip(columns, schema)))
+
+
+def contents(rows: Any, singles: Sequence[Group]) -> list[str]:
+    """Text for each group, the same for two states with the same rows of its intervals: one Spark job for all."""
+    from pyspark.sql.functions import expr
+
+    if not singles:
+        return []
+    whole = replace(singles[0], members=tuple(member for each in singles for member in each.members))
+    whose = " ".join(f"WHEN {each.condition} THEN {number}" for number, each in enumerate(singles))
+    hashed = rows.where(whole.condition).select(
+        _hash(rows.schema).alias("hash"), expr(f"CASE {whose} END").alias("whose")
+    )
+    summed = hashed.groupBy("whose").agg(expr("count(*) AS number"), expr("sum(hash) AS total")).collect()
+    found = {row.whose: f"{row.number} rows {row.total}" for row in summed}
+    return [found.get(number, "0 rows") for number in range(len(singles))]
+
+
+def _digest(rows: Any, condition: str) -> Any:
+    """The number of rows and the sum of their hashes."""
+    hashed = rows.where(condition).select(_hash(rows.schema).alias("hash"))
+    return tuple(hashed.selectExpr("count(*)", "sum(hash)").collect()[0])
+
+
+def _hash(schema: Any) -> Any:
+    """The hash of a row, as a number that can be summed up."""
+    from pyspark.sql.functions import col, struct, to_json, xxhash64
+
+    columns = []
+    for field in sorted(schema, key=lambda each: each.name.lower()):
+        plain = not any(each in field.dataType.simpleString() for each in ("map<", "variant"))
+        column = col(quoted(field.name))
+        columns.append(column if plain else to_json(struct(column)))
+        if field.nullable:
+            # The hash passes over nulls.
+            columns.append(column.isNull())
+    return xxhash64(*columns).cast("decimal(38,0)")
 
 
 class Versioned:
@@ -108,3 +177,58 @@ def _differing(group: Group, published: Any, present: Any) -> Iterator[Member]:
     singles = group.singles()
     before, now = contents(aligned(published, present.schema), singles), contents(present, singles)
     yield from (member for member, one, other in zip(group.members, before, now) if one != other)
+
+
+def bases_of_table(table: Format, group: Group, session: Any) -> list[Base]:
+    """The present state of the rows of each interval of a group, by one Spark job for all."""
+    version = table.version()
+    return [Base(version, content) for content in contents(session.table(table.table), group.singles())]
+
+
+class ReviewedRows:
+    """The approved state of the rows that a group replaces, by run, beside the present one."""
+
+    def __init__(self, bases: Mapping[int, Base]) -> None:
+        self._bases = bases
+        # The version of the table that was compared last.
+        self._compared = ""
+
+    def changed(self, table: Format, group: Group, session: Any) -> dict[int, BaseChanged]:
+        """The runs whose rows are others now, by id, and what to say of that."""
+        reviewed = self._reviewed(group)
+        if not reviewed:
+            return {}
+        version = self._compared = table.version()
+        asked = [each for each in reviewed if self._bases[each.run.id].version != version]
+        found = self._differing(table, group, asked, session.table(table.table))
+        return {each.run.id: BaseChanged(f"the interval in {table.table}", str(each.output)) for each in found}
+
+    def replaced_changes(self, table: Format, group: Group, published: str) -> set[int]:
+        """The runs of which the commit that is this version replaced other rows than those that were compared."""
+        before = table.predecessor(published)
+        if before is None or before == table.number(self._compared):
+            return set()
+        replaced = table.at(before)
+        return {each.run.id for each in self._differing(table, group, self._reviewed(group), replaced)}
+
+    def _reviewed(self, group: Group) -> list[Member]:
+        return [each for each in group.members if each.run.id in self._bases]
+
+    def _differing(self, table: Format, group: Group, members: Sequence[Member], present: Any) -> list[Member]:
+        """Those of the members whose rows differ from their bases."""
+        singles = [replace(group, members=(each,)) for each in members]
+        found = contents(present, singles)
+        return [
+            member
+            for member, single, content in zip(members, singles, found)
+            if content != self._bases[member.run.id].content and not self._same(table, single, present)
+        ]
+
+    def _same(self, table: Format, single: Group, present: Any) -> bool:
+        """Whether only a column was added: then the same rows have other hashes."""
+        number = table.number(self._bases[single.runs[0].id].version)
+        try:
+            before = table.at(number)
+        except NotKept:
+            return False
+        return bool(before.schema != present.schema and same_rows(before, present, single.condition))

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from retrofill.outputs.tables.delta import Delta
-from retrofill.outputs.tables.delta_target import DeltaTarget
-from retrofill.outputs.tables.hive import Hive
+from retrofill.outputs.tables.delta import Delta, DeltaTarget
+from retrofill.outputs.tables.hive import Hive, HiveTarget
 from retrofill.outputs.tables.hive_partitions import describe
-from retrofill.outputs.tables.hive_target import HiveTarget
-from retrofill.outputs.tables.iceberg import Iceberg
-from retrofill.outputs.tables.iceberg_target import IcebergTarget
-from retrofill.outputs.tables.protocol import Format
-from retrofill.outputs.tables.target import Target
+from retrofill.outputs.tables.iceberg import Iceberg, IcebergTarget
+from retrofill.outputs.tables.protocol import Format, Target
 
 # Of tables whose partitions are in a metastore: Hive's own, and Spark's data sources.
 HIVE = ("hive", "parquet", "orc", "avro", "csv", "json", "text")

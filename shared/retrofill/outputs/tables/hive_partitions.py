@@ -8,7 +8,7 @@ from typing import Any, Collection, Iterable, Mapping, Sequence, Tuple
 from urllib.parse import unquote
 
 from retrofill.outputs.tables.key import INTEGERS, Key
-from retrofill.protocol.interval import Interval
+from retrofill.protocol.launch import Interval
 from retrofill.protocol.table_output import identifier
 
 # Columns in lower case, as a metastore has them, and their values as text.

@@ -13,10 +13,9 @@ from typing import Any, Iterator, Mapping
 
 from retrofill.outputs.kept import AREA
 from retrofill.outputs.tables.dropping import OURS, drop
-from retrofill.outputs.tables.group import Group, Member
+from retrofill.outputs.tables.group import Group, Member, overlap
 from retrofill.outputs.tables.hive_partitions import Partitions, Spec, describe, text
-from retrofill.outputs.tables.marker import overlap
-from retrofill.outputs.tables.target import properties_of
+from retrofill.outputs.tables.protocol import properties_of
 from retrofill.protocol.table_output import joined, parts_of
 
 TARGET = "retrofill.target"

@@ -8,7 +8,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 from retrofill.outputs.tables.group import Group
 from retrofill.outputs.tables.key import Key
-from retrofill.protocol.interval import Interval
+from retrofill.protocol.launch import Interval
 from retrofill.protocol.table_output import parts_of
 
 _TRANSFORM = re.compile(r"(?P<function>\w+)\((?P<column>.+)\)\Z")

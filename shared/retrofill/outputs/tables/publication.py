@@ -13,16 +13,14 @@ from typing import Any, Callable, Collection, Generator, Iterable, Mapping, Prot
 from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.outputs.base import BaseChanged
-from retrofill.outputs.patience import NotNow, Patience
 from retrofill.outputs.publication import StagedOutputGone
-from retrofill.outputs.tables.base import ReviewedRows
+from retrofill.outputs.tables.changes import ReviewedRows
 from retrofill.outputs.tables.dropping import drop
 from retrofill.outputs.tables.formats import FORMATS
 from retrofill.outputs.tables.group import Group
 from retrofill.outputs.tables.protocol import Burned, Format, NotPublished, NotSeen, TableGone
-from retrofill.outputs.tables.turns import turn
-from retrofill.protocol.errors import error_info
-from retrofill.protocol.facts import ErrorInfo
+from retrofill.outputs.tables.turns import NotNow, Patience, turn
+from retrofill.protocol.facts import ErrorInfo, error_info
 from retrofill.protocol.launch import Launch, LaunchedRun
 from retrofill.spark.loss import condition as condition_of
 from retrofill.spark.loss import line_of

@@ -14,24 +14,26 @@ from typing import Any, Callable
 from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.outputs.cannot_stage import CannotStage, NoSuchTable
-from retrofill.outputs.tables.boundaries import refuse_ambiguous
-from retrofill.outputs.tables.contents import refuse_clock_partitions, refuse_other_text, refuse_shared_files
-from retrofill.outputs.tables.declared import key_of_table
+from retrofill.outputs.tables.branches import Branch
+from retrofill.outputs.tables.branches import drop as drop_branch
+from retrofill.outputs.tables.checks import (
+    fitted,
+    refuse_ambiguous,
+    refuse_clock_partitions,
+    refuse_misplaced,
+    refuse_nulls,
+    refuse_other_text,
+    refuse_shared_files,
+)
 from retrofill.outputs.tables.dropping import drop
 from retrofill.outputs.tables.formats import FORMATS, HIVE, TARGETS, provider_of
 from retrofill.outputs.tables.group import Group, Member
-from retrofill.outputs.tables.hive import Locations
+from retrofill.outputs.tables.hive import Locations, refuse_partitions
 from retrofill.outputs.tables.hive_records import discard
-from retrofill.outputs.tables.hive_target import refuse_partitions
-from retrofill.outputs.tables.key import Key
-from retrofill.outputs.tables.redirection import Branch
-from retrofill.outputs.tables.redirection import drop as drop_branch
-from retrofill.outputs.tables.required import refuse_nulls
-from retrofill.outputs.tables.rows import fitted, refuse_misplaced
+from retrofill.outputs.tables.key import Key, key_of_table
+from retrofill.outputs.tables.protocol import Target
 from retrofill.outputs.tables.sweeping import StagedTables
-from retrofill.outputs.tables.target import Target
-from retrofill.protocol.interval import Interval, interval_of
-from retrofill.protocol.launch import Launch, Piece
+from retrofill.protocol.launch import Interval, Launch, Piece, interval_of
 from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of
 from retrofill.sdk.tables import BRANCH, Declared, Table
 

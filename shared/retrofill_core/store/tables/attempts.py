@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from retrofill.states.attempt import LIVE, MACHINE, AttemptMode, AttemptOutcome
+from retrofill.states import ATTEMPT_MACHINE, LIVE, AttemptMode, AttemptOutcome
 from retrofill_core.store.tables.backfills import backfill
 from retrofill_core.store.tables.base import Moment, ended_exactly_when_terminal, is_in, known_state, metadata
 
@@ -65,8 +65,8 @@ attempt = Table(
     Column("shuffle_bytes", BigInteger),
     Column("rows_read", BigInteger),
     Column("rows_written", BigInteger),
-    known_state(MACHINE),
-    ended_exactly_when_terminal(MACHINE, "ended_at"),
+    known_state(ATTEMPT_MACHINE),
+    ended_exactly_when_terminal(ATTEMPT_MACHINE, "ended_at"),
     CheckConstraint("(state = 'ended') = (outcome IS NOT NULL)", name="outcome_when_ended"),
     CheckConstraint(f"outcome IS NULL OR {is_in('outcome', tuple(AttemptOutcome))}", name="outcome_known"),
     CheckConstraint(is_in("mode", tuple(AttemptMode)), name="mode_known"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import CheckConstraint, Column, DateTime, MetaData, SmallInteger
 
-from retrofill.states.machine import Machine
+from retrofill.states import Machine
 
 SCHEMA = "retrofill"
 # The newest migration, which creates these tables, and the oldest schema this release works with.

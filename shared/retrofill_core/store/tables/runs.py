@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from retrofill.states.task_run import MACHINE as TASK_MACHINE
+from retrofill.states import TASK_RUN_MACHINE as TASK_MACHINE
 from retrofill_core.domain.run import GOING, LIVE, MACHINE, UNFINISHED
 from retrofill_core.store.tables.attempts import attempt
 from retrofill_core.store.tables.backfills import backfill

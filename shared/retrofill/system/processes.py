@@ -1,7 +1,10 @@
-"""Reads the output of a child that leads a process group, and kills the group when it exits.
+"""Reads the output of a child that leads a process group, kills the group when it exits, and handles signals in a thread.
 
 End of file on a pipe is not enough: a background process of the child may keep the other end open
 forever.
+
+A handler interrupts the main thread, also inside of another handler: what takes a lock there may wait
+for itself, as ``threading.Event.set`` does when the next signal comes.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import signal
 import subprocess
 import threading
 from contextlib import suppress
-from typing import IO, Iterator
+from typing import IO, Callable, Iterator, Sequence
 
 # In the environment of all processes of a stack, drivers too: what has lost its parent is found by it.
 STACK = "RETROFILL_STACK"
@@ -109,3 +112,47 @@ def _read(pipe: int) -> bytes | None:
 def _watch(pid: int, exits: int) -> None:
     await_exit(pid)
     os.close(exits)
+
+
+def on_signals(numbers: Sequence[int], work: Callable[[int], object]) -> None:
+    """Call ``work`` with the number of each of these signals. Call this once, from the main thread."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+
+    def serve() -> None:
+        while True:
+            number = os.read(reads, 1)[0]
+            if number in numbers:
+                work(number)
+
+    for number in numbers:
+        signal.signal(number, _leave)
+    # Written whichever thread gets the signal: the main one may wait for a lock, and not be woken. If the
+    # pipe is full, there is enough to do.
+    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    # Python's pools end their processes with SIGTERM, also before they do anything, and the pipe is this process's. Masks
+    # are of threads, and all of this is called in the one that forks.
+    masks = threading.local()
+
+    def hold() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+    def let() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def let_in_child() -> None:
+        _leave_to_default(numbers)
+        let()
+
+    os.register_at_fork(before=hold, after_in_parent=let, after_in_child=let_in_child)
+    threading.Thread(target=serve, name="signals", daemon=True).start()
+
+
+def _leave_to_default(numbers: Sequence[int]) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _leave(number: int, frame: object) -> None:
+    """The thread does the work."""

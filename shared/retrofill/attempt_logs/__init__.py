@@ -1,1 +1,0 @@
-"""Logs of attempts: what their drivers print, each in files of its own."""

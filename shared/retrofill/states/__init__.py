@@ -1,1 +1,0 @@
-"""State machines, and those of attempts and task runs, which drivers know too."""
