@@ -348,7 +348,15 @@ BODIES: dict[str, Example] = {
         "bases": ["version=&content=2+files+9f86d081884c7d65"],
     },
     "RunReported": {**RUN_REPORT, "state": "failed", "error": ERROR, "cost": COST, "published": [PUBLISHED]},
-    "AttemptEnded": {**REPORT, "state": "lost", "begun": 4103, "error": LOSS, "stays": False, "cost": COST},
+    "AttemptEnded": {
+        **REPORT,
+        "state": "lost",
+        "begun": 4103,
+        "error": LOSS,
+        "stays": False,
+        "shared": True,
+        "cost": COST,
+    },
     "RunStarted": {**RUN, "at": "2026-03-02T08:00:05Z", "attempt_id": 981, "code_sha256": CODE},
     "RunHeldForReview": {
         **RUN,

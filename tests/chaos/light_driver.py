@@ -21,6 +21,7 @@ class NoSessions:
     """An implementation of ``Sessions`` without Spark."""
 
     publishes_apart = True
+    shares_server = True
 
     def open(self) -> None:
         """No-op: there is no Spark session."""

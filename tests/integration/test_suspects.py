@@ -51,7 +51,7 @@ def about(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def lose(stack: Installation, runs: list[dict[str, Any]]) -> None:
-    """Report that the Spark server is gone, as the hosts of these runs' drivers would."""
+    """Report that the drivers of these runs are lost, each alone, as their hosts would."""
     error = ErrorInfo(type="DriverLost", message="Spark lost the session")
     for run in runs:
         report(stack, run, AttemptEnded(**about(run), state="lost", begun=run["id"], error=error))

@@ -31,6 +31,8 @@ from tests.simulation.servers import wire
 if TYPE_CHECKING:
     from tests.simulation.executor import SimulatedExecutor
 
+SERVER_LOST = "Spark lost the session: its server does not answer"
+
 
 def application_id(attempt_id: int) -> str:
     """The Spark application that an attempt's driver reports."""
@@ -74,23 +76,32 @@ class Driver:
         """Start the driver in a task of its own process."""
         self.world.scheduler.spawn(self.process, "driver", self._run)
 
-    def die(self, reason: str) -> None:
-        """End the process. If the host is still alive, it notices."""
+    def die(self, reason: str, *, shared: bool = False) -> None:
+        """End the process. If the host is still alive, it notices. ``shared``: the whole Spark server is gone."""
         if not self.process.alive:
             return
         self.world.scheduler.kill(self.process)
         host = self.executor.process
         if host.alive:
-            self.world.scheduler.spawn(host, "driver ended", lambda: self._left(reported=False, reason=reason))
+            self.world.scheduler.spawn(
+                host, "driver ended", lambda: self._left(reported=False, reason=reason, shared=shared)
+            )
 
-    def _left(self, *, reported: bool, reason: str) -> None:
+    def lose_spark(self) -> None:
+        """End the process with the Spark server of its pool, or with its own."""
+        shared = self.launch.pipeline.executor == "pool"
+        self.die(SERVER_LOST if shared else "its own Spark ended", shared=shared)
+
+    def _left(self, *, reported: bool, reason: str, shared: bool = False) -> None:
         if self.executor.drivers.get(self.launch.key) is self:
             self.executor.left(self.launch.key, stays=reported and not self._fails)
             assert self.executor.host is not None
             if self.timed_out is not None and self.begun is not None:
                 self.executor.host.timed_out(self.launch, self.begun, self.timed_out)
                 return
-            self.executor.host.driver_ended(self.launch, reported=reported, reason=reason, begun=self.begun)
+            self.executor.host.driver_ended(
+                self.launch, reported=reported, reason=reason, begun=self.begun, shared=shared
+            )
 
     def _run(self) -> None:
         scheduler = self.world.scheduler
@@ -132,7 +143,7 @@ class Driver:
         for _ in range(5):
             self.world.scheduler.wait(object(), self.lease / 5)
             self._say(AttemptHeartbeat(**self.launch.about))
-        self.die("Spark lost the session: its server does not answer")
+        self.lose_spark()
 
     def _execute(self) -> bool:
         """Execute the runs, one by one or all at once. Returns whether everything was acknowledged."""

@@ -46,6 +46,11 @@ def drain(world: World) -> dict[tuple[str, Any], dict[str, Any]]:
     return {(run["backfill_id"], run["interval_start"]): run for run in world.database.rows("run")}
 
 
+def _losses(world: World, run_id: int) -> int:
+    (losses,) = [run["losses"] for run in world.database.rows("run") if run["id"] == run_id]
+    return len(losses.get("last", ()))
+
+
 @pytest.mark.parametrize("name", PIPELINES)
 def test_an_interval_that_ends_the_server_each_time_fails_alone(world: World, name: str) -> None:
     killer = (name, FIRST)
@@ -55,6 +60,9 @@ def test_an_interval_that_ends_the_server_each_time_fails_alone(world: World, na
     failed = runs.pop(killer)
     assert (failed["state"], failed["error"]["type"]) == ("failed", "DriverLost")
     assert failed["lost_attempts"] == world.settings.max_lost_attempts
+    # One loss is excused, the next one makes it a suspect, or halves its range. One more does of four runs, and then it counts.
+    most = 2 + (name == "ranges") + world.settings.max_lost_attempts
+    assert most - 2 <= world.injected["an interval ends Spark"] <= most
     # Others were lost with it, which did not count.
     assert {(run["state"], run["lost_attempts"]) for run in runs.values()} == {("succeeded", 0)}
     of_others = [loss["counted"] for run in runs.values() for loss in run["losses"].get("last", ())]
@@ -68,20 +76,42 @@ def test_a_server_that_was_away_for_minutes_fails_no_run(world: World, name: str
     world.end_spark(420.0)
     runs = drain(world)
     assert {(run["state"], run["lost_attempts"], run["lost_at"]) for run in runs.values()} == {("succeeded", 0, None)}
-    assert any(run["losses"] for run in runs.values())
+    losses = [loss for run in runs.values() for loss in run["losses"].get("last", ())]
+    assert losses and all(loss["shared"] for loss in losses)
+
+
+@pytest.mark.parametrize("name", some(PIPELINES, "ranges"))
+def test_the_first_loss_with_a_server_suspects_nobody_and_the_second_all(world: World, name: str) -> None:
+    begin(world, name)
+    for losses in (1, 2):
+        world.scheduler.run(lambda: bool(world.at_work))
+        first = min(run for driver in world.at_work for run in driver.at_runs)
+        world.end_spark()
+        world.scheduler.run(lambda losses=losses, first=first: _losses(world, first) == losses)  # type: ignore[misc]
+        (run,) = [run for run in world.database.rows("run") if run["id"] == first]
+        suspected = losses == 2
+        is_split = run["range_limit"] is not None
+        assert (run["lost_at"] is not None, is_split) == (suspected, suspected and name == "ranges"), run
+    assert {run["state"] for run in drain(world).values()} == {"succeeded"}
 
 
 def test_a_suspect_that_may_not_start_is_passed_over(world: World) -> None:
     """While one is retried, runs that nothing was lost with go on, also those of its own backfill."""
     # More than may have ended before two are at work at once.
     begin(world, "single", days=9)
-    world.scheduler.run(lambda: len(world.at_work) >= 2)
-    world.end_spark()
+    for _ in range(2):
+        world.scheduler.run(lambda: len(world.at_work) >= 2)
+        world.end_spark()
     suspects = world.oracle.suspects
-    world.scheduler.run(lambda: bool(suspects.live) and len(world.at_work) >= 2)
-    assert len(suspects.runs) == 2
-    at_work = {run for driver in world.at_work for run in driver.at_runs}
-    assert len(at_work & suspects.runs) == 1 and at_work - suspects.runs
+    world.scheduler.run(lambda: len(suspects.runs) == 2)
+
+    def live() -> set[int]:
+        return {row["id"] for row in world.database.rows("attempt") if row["ended_at"] is None}
+
+    world.scheduler.run(lambda: bool(suspects.live) and len(live()) >= 2)
+    runs = {run["id"]: run["attempt_id"] for run in world.database.rows("run") if run["attempt_id"] in live()}
+    assert [runs[run] for run in suspects.runs & runs.keys()] == list(suspects.live)
+    assert live() - suspects.live.keys()
     assert {run["state"] for run in drain(world).values()} == {"succeeded"}
 
 
@@ -97,7 +127,7 @@ def take_turns(world: World) -> list[str]:
 def test_backfills_take_turns_at_the_server(world: World) -> None:
     """Neither keeps the place while the other waits."""
     turns = take_turns(world)
-    assert len(turns) == 4 * world.settings.max_lost_attempts
+    assert len(turns) == 4 * world.settings.max_lost_attempts, turns
     assert all(one != other for one, other in pairwise(turns)), turns
 
 

@@ -250,7 +250,7 @@ class World:
         self.spark_back_at = max(self.spark_back_at, self.scheduler.now + seconds)
         for driver in [each for each in self.drivers if each.process.alive and each.uses_spark]:
             if pool in (None, driver.launch.pipeline.pool):
-                driver.die("Spark lost the session")
+                driver.lose_spark()
 
     def freeze(self, instance: Instance, seconds: float) -> None:
         """Freeze a process; the servers time out its sessions."""

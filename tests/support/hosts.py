@@ -51,6 +51,7 @@ class Ends(Host):
         exited: bool = True,
         begun: int | None = None,
         unheard: bool = False,
+        shared: bool = False,
     ) -> None:
         self.ended.put(DriverEnd(launch.key, begun, reported, exited))
 

@@ -83,6 +83,7 @@ class Shared:
 
     spark: Any
     of_publisher: Any
+    shares_server = True
 
     def publisher(self) -> Any:
         return self.of_publisher
@@ -331,5 +332,5 @@ def _version(result: TableResult) -> str:
     return result
 
 
-def _fail(why: str) -> None:
+def _fail(why: str, _: bool) -> None:
     raise AssertionError(why)

@@ -224,11 +224,13 @@ class Host(Protocol):
         exited: bool = True,
         begun: int | None = None,
         unheard: bool = False,
+        shared: bool = False,
     ) -> None:
         """A driver exited or is free again. ``reported``: it reported the end, else it was lost.
 
         ``exited``: false if it may still run out of reach; then only its lease ends the attempt.
         ``begun``: the last run that it was allowed to begin. ``unheard``: it worked until its lease ended.
+        ``shared``: it was lost with its whole Spark server.
         """
 
     def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:

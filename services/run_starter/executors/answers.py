@@ -123,14 +123,22 @@ class Answers:
         everywhere = bool(fields.get("everywhere"))
         self._timed_out = TimedOut(str(fields["task"]), int(fields["try_number"]), error, everywhere)
 
-    def ended(self, *, reported: bool, reason: str, exited: bool = True, unheard: bool = False) -> None:
+    def ended(
+        self, *, reported: bool, reason: str, exited: bool = True, unheard: bool = False, shared: bool = False
+    ) -> None:
         """The driver exited or is free again, see ``Host.driver_ended``."""
         self._acknowledging.stop()
         if self._timed_out is not None and self.begun is not None and exited and not reported:
             self._host.timed_out(self.launch, self.begun, self._timed_out)
             return
         self._host.driver_ended(
-            self.launch, reported=reported, reason=reason, exited=exited, begun=self.begun, unheard=unheard
+            self.launch,
+            reported=reported,
+            reason=reason,
+            exited=exited,
+            begun=self.begun,
+            unheard=unheard,
+            shared=shared,
         )
 
 

@@ -233,7 +233,7 @@ class LocalPool:
         answers: dict[str, Callable[[Any], None]] = {
             "ready": lambda fields: self._on_ready(worker, fields),
             "done": lambda fields: self._on_done(worker, fields),
-            "lost": lambda why: setattr(worker, "why_lost", str(why)),
+            "lost": worker.gives_up,
         }
         try:
             ((kind, fields),) = json.loads(line).items()
@@ -291,7 +291,8 @@ class LocalPool:
             log.warning("driver_exited", pid=worker.process.pid, reason=reason, was_ready=worker.ready)
             self._spawns.put((worker.packed if stays else self._drivers.packed,))
         if answers is not None:
-            answers.ended(reported=False, reason=reason, unheard=processes.was_unheard(worker.process))
+            unheard = processes.was_unheard(worker.process)
+            answers.ended(reported=False, reason=reason, unheard=unheard, shared=worker.shared)
         self._assign()
         self._host.changed()
 

@@ -304,7 +304,7 @@ class SparkSubmit:
                         self._versions = versions(fields)
                     submitted.send({"launch": launch.as_json()})
                 elif kind == "lost":
-                    submitted.why_lost = str(fields)
+                    submitted.why_lost = str(fields["why"])
                 elif kind == "done":
                     return bool(fields.get("reported"))
                 else:

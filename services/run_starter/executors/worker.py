@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
@@ -31,7 +31,9 @@ class Worker:
         self.retiring = False
         self.answers: Answers | None = None
         self.reader: threading.Thread | None = None
+        # Why it gave up, and whether its whole Spark server was lost.
         self.why_lost: str | None = None
+        self.shared = False
         # Whether it was ended because it did not get ready in time.
         self.overdue = False
         self._limit: threading.Timer | None = None
@@ -62,6 +64,10 @@ class Worker:
         self.ready = True
         if self._limit is not None:
             self._limit.cancel()
+
+    def gives_up(self, fields: Mapping[str, Any]) -> None:
+        """It has said why, as its last message."""
+        self.why_lost, self.shared = str(fields["why"]), bool(fields["shared"])
 
     def _give_up(self) -> None:
         if not self.ready:

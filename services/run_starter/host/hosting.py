@@ -110,6 +110,7 @@ class DriverHost:
         exited: bool = True,
         begun: int | None = None,
         unheard: bool = False,
+        shared: bool = False,
     ) -> None:
         """Report the end of a driver that did not do so itself."""
         if not reported:
@@ -124,7 +125,7 @@ class DriverHost:
                 # What began nothing does not count, nor does what worked.
                 spared = self._closing or begun is None or unheard
                 how: Literal["released", "lost"] = "released" if spared else "lost"
-                self.report(AttemptEnded(**launch.about, state=how, error=error, begun=begun))
+                self.report(AttemptEnded(**launch.about, state=how, error=error, begun=begun, shared=shared))
         self.changed()
 
     def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:

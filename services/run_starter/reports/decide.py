@@ -137,7 +137,7 @@ class Fold:
             case AttemptHeartbeat():
                 self.outcome.alive[attempt.id] = None
             case AttemptEnded(state=how, error=error, begun=begun):
-                self._end_attempt(attempt, AttemptOutcome(how), error, begun, report.cost)
+                self._end_attempt(attempt, AttemptOutcome(how), error, begun, report.cost, shared=report.shared)
                 if report.stays:
                     self.outcome.stays.add(attempt.id)
             case RunReport():
@@ -248,8 +248,8 @@ class Fold:
         losses = losses_of(row.losses)
         # The end of a driver that its host ends is no loss.
         lost = began and outcome == AttemptOutcome.LOST and not attempt.cancelled
-        # Of a run that was lost once with a whole host, nothing suggests that it did that.
-        excused = shared and row.lost_at is None and not any(loss.shared for loss in losses)
+        # Of a run that was lost once with a whole host or Spark server, nothing suggests that it did that.
+        excused = lost and shared and row.lost_at is None and not any(loss.shared for loss in losses)
         splits = state == S.RUNNING and attempt.mode == AttemptMode.RANGE and not (attempt.cancelled or excused)
         # What ended the driver is known only of a run that was retried alone.
         counted = lost and row.lost_at is not None and not splits

@@ -20,7 +20,10 @@ HOST_SILENT = ErrorInfo(type="DriverLost", message="its lease ended, and its hos
 
 @dataclass(frozen=True)
 class Loss:
-    """``counted``: the run was retried alone, so it is what was lost with the driver. ``shared``: so was its host."""
+    """``counted``: the run was retried alone, so it is what was lost with the driver.
+
+    ``shared``: its whole host or Spark server was lost with it.
+    """
 
     attempt: int
     reason: str

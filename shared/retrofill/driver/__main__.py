@@ -25,7 +25,8 @@ the heartbeat with this number has renewed the lease in Postgres. For the user's
 sends ``{"code": "SHA256"}``; the host answers with ``{"code": {"folder": "/…"}}``, with the ``archive`` in
 base64 to a driver on another machine, or with the ``error``.
 
-A driver that gives up sends ``{"lost": "why"}`` as its last message. If a task timed out and does not
+A driver that gives up sends ``{"lost": {"why": "…", "shared": false}}`` as its last message; it is shared if the whole
+Spark server is lost, which other attempts use, too. If a task timed out and does not
 end, ``{"timed_out": {"task": "a", "try_number": 1, "error": {…}}}`` comes before it, after all reports
 were acknowledged, and instead of it if the task's code ended the process, with ``"everywhere": true``
 if it does so in every run (an import); the host reports the rest once the driver has exited.

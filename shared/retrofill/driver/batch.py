@@ -25,6 +25,7 @@ from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.restoring import restore
 from retrofill.outputs.reviewed import remember
 from retrofill.outputs.staging import Staging
+from retrofill.outputs.tables.publication import Lost, leave_if_lost
 from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.pipeline import Pipeline
 from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, error_info
@@ -69,7 +70,7 @@ class Batch:
         code: Code,
         publisher: Publisher,
         notes: Notes,
-        lost: Callable[[str], object],
+        lost: Lost,
         stuck: Stuck,
     ) -> None:
         self._launch = launch
@@ -294,7 +295,7 @@ class Batch:
                 staging.tables.take_back(task.name, self._session(piece, task))
         except CannotKill as e:
             # A retry of the task would run beside it. The next attempt waits for its end.
-            self._lost(f"the application of task {task.name!r} may still run: {e}")
+            self._lost(f"the application of task {task.name!r} may still run: {e}", False)
             raise
         except FAILURES as e:
             if task.needs_session:
@@ -308,11 +309,5 @@ class Batch:
         return self._sessions.use(self._launch.tag_of(piece, task.name))
 
     def _leave_if_lost(self, error: BaseException) -> None:
-        """End the process if the session is lost: retrying tasks cannot succeed without it.
-
-        The attempt then counts as lost, not failed, and the run gets a new attempt with a new
-        session.
-        """
-        loss = self._sessions.lost(error)
-        if loss is not None:
-            self._lost(f"Spark lost the session: {line_of(loss)}")
+        """The attempt then counts as lost, not failed, and the run gets a new attempt with a new session."""
+        leave_if_lost(error, self._sessions, self._lost)

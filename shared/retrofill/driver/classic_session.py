@@ -22,6 +22,7 @@ class ClassicSession:
     """The session of a process that spark-submit started."""
 
     publishes_apart = False
+    shares_server = False
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch

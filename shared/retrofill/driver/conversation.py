@@ -33,7 +33,7 @@ class Conversation:
             kind: messages.put for kind, messages in self._messages.items()
         }
         self._saying = threading.Lock()
-        ending.tell = lambda why: self.say("lost", masked(why)[:MAX_REASON])
+        ending.tell = lambda why, shared: self.say("lost", {"why": masked(why)[:MAX_REASON], "shared": shared})
         threading.Thread(target=self._read, name="host", daemon=True).start()
 
     def say(self, kind: str, fields: object) -> None:

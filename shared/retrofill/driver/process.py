@@ -30,13 +30,13 @@ class Ending:
         self.leave = leave
         self._once = threading.Lock()
         self.silence: Callable[[], object] | None = None
-        self.tell: Callable[[str], object] | None = None
+        self.tell: Callable[[str, bool], object] | None = None
         self.work: Callable[[], object] | None = None
 
-    def end(self, why: str, status: int = 1) -> None:
+    def end(self, why: str, status: int = 1, *, shared: bool = False) -> None:
         """End the started work (best effort, with a time limit) and the process.
 
-        Only the first call has an effect.
+        Only the first call has an effect. ``shared``: the Spark server is lost, which other attempts use, too.
         """
         if not self._once.acquire(blocking=False):
             return
@@ -45,7 +45,7 @@ class Ending:
             # Interrupted tasks fail, which must not be reported as the run's failure.
             self.silence()
         if self.tell is not None and status:
-            self.tell(why)
+            self.tell(why, shared)
         last = [each for each in (self.work, flush) if each is not None]
         stopper = threading.Thread(target=_quietly, args=last, daemon=True)
         stopper.start()

@@ -162,8 +162,8 @@ class Server:
         released.set()
 
     def _work_of(self, launch: Launch, submits: Submits, reporter: Reporter) -> Work:
-        def lost(why: str) -> None:
-            self._ending.end(why)
+        def lost(why: str, shared: bool) -> None:
+            self._ending.end(why, shared=shared)
 
         sessions = self._sessions_of(launch)
         tables = Tables(launch, sessions, partial(may_publish, self._host), lost)

@@ -88,6 +88,7 @@ class ConnectSessions:
     """A Spark Connect session. Without settings, opening it costs the server nothing until it is used."""
 
     publishes_apart = True
+    shares_server = True
 
     def __init__(self, settings: Config, server: ConnectApplication, launch: Launch) -> None:
         self._remote = settings.spark_remote

@@ -62,6 +62,14 @@ def line_of(loss: BaseException) -> str:
     return first_line(loss)
 
 
+def is_of_server(loss: BaseException) -> bool:
+    """Whether a Connect session was lost with its whole server: that stops, does not answer, or is another one now.
+
+    One that is as it was knows the sessions that it closed. The client closes its own when it meets another server.
+    """
+    return _condition(loss) != "INVALID_HANDLE.SESSION_CLOSED"
+
+
 def is_of(error: BaseException, policy: object) -> bool:
     """Whether the policy's client raised the error, or one of those behind it."""
     return any(getattr(e, _SEEN_BY, None) is policy for e in errors_of(error))

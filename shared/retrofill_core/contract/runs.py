@@ -118,6 +118,9 @@ class AttemptEnded(Report):
     )
     error: ErrorInfo | None = Field(None, description="Why it failed, was lost or released")
     stays: bool = Field(False, description="Whether the driver's process stays for another attempt")
+    shared: bool = Field(
+        False, description="If lost: whether its whole Spark server was, which other attempts use, too"
+    )
     cost: Cost | None = Field(None, description="Resources that Spark used for the attempt, if it reported them")
 
 

@@ -32,8 +32,8 @@ session = sessions.use("t")
 assert sessions.publisher().range(3).count() == 3
 table = TableOutput("t", "staged", "day", "date", "iceberg")
 
-def lost(why):
-    print("lost:", why)
+def lost(why, shared):
+    print("lost:", why, shared)
     raise SystemExit
 
 def publish():
@@ -74,7 +74,7 @@ for kind in ("file", "jar", "archive"):
 
 
 def test_an_accepted_table_whose_session_the_user_stopped_is_for_another_attempt_to_publish(tmp_path: Path) -> None:
-    assert said(PROGRAM, tmp_path) == "lost: Spark lost the session: a task stopped it\n"
+    assert said(PROGRAM, tmp_path) == "lost: Spark lost the session: a task stopped it False\n"
 
 
 @pytest.mark.long

@@ -28,7 +28,7 @@ from retrofill.driver.application import ConnectApplication
 from retrofill.driver.config import Config
 from retrofill.driver.session import ConnectSessions, connect, connect_apart
 from retrofill.spark import java
-from retrofill.spark.loss import witness
+from retrofill.spark.loss import is_of_server, witness
 from retrofill_core.contract.topics import Topic
 from retrofill_core.settings import Settings
 
@@ -139,7 +139,8 @@ def test_a_job_that_an_orderly_stop_of_spark_cancels_is_lost_and_one_that_fails_
             server.terminate()
 
         threading.Thread(target=end_it).start()
-        assert sessions.lost(job(holds)) is not None
+        loss = sessions.lost(job(holds))
+        assert loss is not None and is_of_server(loss)
     assert SparkSession.getActiveSession() is None
 
 

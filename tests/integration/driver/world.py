@@ -113,6 +113,7 @@ class Recorder:
         exited: bool = True,
         begun: int | None = None,
         unheard: bool = False,
+        shared: bool = False,
     ) -> None:
         self._ended.put(End(launch.attempt_id, begun, reported, reason))
 

@@ -97,7 +97,7 @@ def publish(
         keep_replaced_days=KEEP_DAYS,
     )
 
-    def lost(why: str) -> None:
+    def lost(why: str, _: bool) -> None:
         raise AssertionError(why)
 
     tables = Tables(of_publisher, cast(Sessions, attempt.sessions), permitted, lost)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from retrofill.states import AttemptMode
 from tests.simulation.checks.base import ENDED, Check, Values
+from tests.simulation.drivers import SERVER_LOST
 from tests.simulation.memory.rows import Step, Tx
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Suspects(Check):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.runs: set[int] = set()
+        # Runs that were lost with a whole host or Spark server before.
+        self.excused: set[int] = set()
         # Live attempts that execute suspects on the Spark server of a pool, with that pool.
         self.live: dict[int, str] = {}
         # By backfill with suspects that could start: since when, by the database's clock.
@@ -77,16 +80,21 @@ class Suspects(Check):
             self.runs.discard(run)
 
     def _excused(self, old: Values, new: Values, attempt: Values) -> bool:
-        """Whether it was lost with its host, for the first time, as the loss says."""
-        shared = [loss.get("shared", False) for loss in new["losses"]["last"]]
-        if shared[-1]:
+        """Whether it was lost with its host or its Spark server, for the first time."""
+        loss = new["losses"]["last"][-1]
+        shared = loss.get("shared", False)
+        if loss["reason"] == SERVER_LOST:
+            self.require(shared, lambda: f"{new} was lost with its server")
+        elif shared:
             hosts = [row for row in self.rows("host") if row["id"] == attempt["host_id"]]
             half = self.database.now() + timedelta(seconds=attempt["lease_seconds"] / 2)
             self.require(
                 all(row["lease_until"] <= half for row in hosts),
                 lambda: f"{new} was not lost with its host, which is alive: {hosts}",
             )
-        first = shared[-1] and not any(shared[:-1]) and old["id"] not in self.runs
+        first = shared and old["id"] not in self.excused | self.runs
+        if shared:
+            self.excused.add(old["id"])
         self.require(
             (new["lost_at"] == old["lost_at"]) == first, lambda: f"{'no' if first else 'a'} suspect: {old} became {new}"
         )

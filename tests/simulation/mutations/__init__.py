@@ -112,6 +112,8 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.leases_by_the_owners_settings,
             starting.begins_without_asking,
             starting.first_losses_count,
+            starting.servers_lost_make_suspects,
+            starting.servers_lost_are_always_excused,
             cancelling.released_runs_are_lost,
             limiting.fails_before_its_driver_has_ended,
             hosting.launched_again,

@@ -11,6 +11,7 @@ from sqlalchemy import false, select, update
 
 import run_starter.claims.checks
 import run_starter.claims.suspects
+import run_starter.reports.decide
 import run_starter.reports.handling
 import run_starter.reports.outcomes
 from retrofill.states import AttemptOutcome
@@ -24,6 +25,7 @@ from run_starter.claims.batches import batches
 from run_starter.host.hosting import DriverHost
 from run_starter.reports.decide import Fold
 from run_starter.reports.leases import Leases
+from run_starter.reports.losses import losses_of
 from run_starter.reports.steps import End, Requeue, Split
 from tests.simulation import primitives
 from tests.simulation.memory.engine import EPOCH
@@ -196,6 +198,25 @@ def ranges_fail_as_one(patch: Patch) -> None:
 def first_losses_count(patch: Patch) -> None:
     """Every loss counts, not only those of a run that is retried alone."""
     decided_with(patch, run={"lost_at": EPOCH})
+
+
+def servers_lost_make_suspects(patch: Patch) -> None:
+    """What was lost with a whole Spark server is suspected at once."""
+    end_attempt = Fold._end_attempt
+
+    def end(self: Any, *args: Any, shared: bool = False) -> None:
+        end_attempt(self, *args)
+
+    patch(Fold, "_end_attempt", end)
+
+
+def servers_lost_are_always_excused(patch: Patch) -> None:
+    """However often a run is lost with a whole Spark server, it is not suspected."""
+
+    def forgotten(stored: Mapping[str, Any]) -> Any:
+        return tuple(replace(loss, shared=False) for loss in losses_of(stored))
+
+    patch(run_starter.reports.decide, "losses_of", forgotten)
 
 
 def suspects_at_once(patch: Patch) -> None:

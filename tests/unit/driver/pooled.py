@@ -53,11 +53,11 @@ while True:
         if forks := conf.get("forks"):
             if os.fork() == 0:
                 signal.pause()
-            say({"lost": forks})
+            say({"lost": {"why": forks, "shared": True}})
             os._exit(1)
         if over := conf.get("over"):
             say({"timed_out": over})
-            say({"lost": "a task timed out"})
+            say({"lost": {"why": "a task timed out", "shared": False}})
             os._exit(1)
         if conf.get("die") in (True, run["id"]):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -84,6 +84,7 @@ class Recorder:
         self.asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.accepts = threading.Event()
         self.begun: dict[int, int | None] = {}
+        self.shared: dict[int, bool] = {}
         self.changes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.over: queue.SimpleQueue[tuple[int, TimedOut]] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[tuple[int, bool, str]] = queue.SimpleQueue()
@@ -121,8 +122,10 @@ class Recorder:
         exited: bool = True,
         begun: int | None = None,
         unheard: bool = False,
+        shared: bool = False,
     ) -> None:
         self.begun[launch.attempt_id] = begun
+        self.shared[launch.attempt_id] = shared
         self._ended.put((launch.attempt_id, reported, reason))
 
     def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:

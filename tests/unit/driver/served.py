@@ -79,6 +79,7 @@ class NoSpark:
     """A fake session."""
 
     publishes_apart = True
+    shares_server = True
 
     def __init__(self, went_wrong: Exception | None = None) -> None:
         self.not_cleared: Exception | None = None

@@ -7,10 +7,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from pyspark.errors import PySparkAssertionError
 from pyspark.errors.exceptions.connect import SparkConnectException
 from tests.unit.driver.test_driver_submit import launch
 
@@ -19,7 +21,8 @@ from retrofill.driver.application import ConnectApplication
 from retrofill.driver.config import Config
 from retrofill.driver.keepalive import UNKNOWN_SECONDS, seconds
 from retrofill.driver.session import ConnectSessions
-from retrofill.spark.loss import line_of
+from retrofill.outputs.tables.publication import leave_if_lost
+from retrofill.spark.loss import is_of_server, line_of
 from retrofill_tools.stack.ports import held_port
 
 
@@ -58,6 +61,7 @@ def test_a_server_that_never_answers_the_own_session_loses_it_whatever_the_user_
         loss = own.lost(raised(call))
         assert loss is not None
         assert line_of(loss).startswith("its server does not answer: ")
+        assert is_of_server(loss)
 
 
 def test_the_same_words_and_the_same_class_from_elsewhere_are_the_users(own: ConnectSessions) -> None:
@@ -79,6 +83,36 @@ def test_what_follows_the_users_own_stop_is_the_users(own: ConnectSessions) -> N
     session = own.use("t")
     session.stop()
     assert own.lost(raised(session.range(1).count)) is None
+
+
+def of(condition: str | None, **parameters: str) -> BaseException:
+    made: BaseException = SparkConnectException(message="no", errorClass=condition, messageParameters=parameters)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("loss", "whole"),
+    [
+        (PySparkAssertionError("Received incorrect server side session identifier"), True),
+        (of("INVALID_HANDLE.SESSION_CHANGED"), True),
+        (of("INVALID_HANDLE.SESSION_NOT_FOUND"), True),
+        (of("RESPONSE_ALREADY_RECEIVED", error_type="INVALID_HANDLE.SESSION_NOT_FOUND"), True),
+        (of("NO_ACTIVE_SESSION"), True),
+        (of("OPERATION_CANCELED"), True),
+        (of(None), True),
+        (of("INVALID_HANDLE.SESSION_CLOSED"), False),
+        (of("RESPONSE_ALREADY_RECEIVED", error_type="INVALID_HANDLE.SESSION_CLOSED"), False),
+    ],
+)
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_session_that_was_lost_with_its_server_is_told_from_one_that_was_closed(
+    loss: BaseException, whole: bool, shares: bool
+) -> None:
+    """A driver of spark-submit shares its server with none."""
+    said: list[bool] = []
+    sessions: Any = SimpleNamespace(lost=lambda error: error, shares_server=shares)
+    leave_if_lost(loss, sessions, lambda _, shared: said.append(shared))
+    assert said == [whole and shares]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def test_a_driver_is_gone_with_its_process_though_a_child_holds_its_pipe_and_say
     ((pid,),) = [pids(pool)]
     pool.launch(launch(2, forks="Spark lost the session"))
     assert world.host.ended() == (2, False, "Spark lost the session")
+    assert world.host.shared == {1: False, 2: True}
     # Killed processes may take a moment to exit.
     left = [p for p in psutil.process_iter() if _group(p.pid) == pid]
     until(lambda: not any(is_alive(p) for p in left), "the whole group is gone", lambda: str(left))
@@ -117,7 +118,7 @@ def test_a_driver_that_does_not_start_is_tried_again_ever_more_slowly(
 
 
 def test_why_drivers_do_not_start_is_known_until_all_do(world: World) -> None:
-    say = 'import sys; print(\'{"lost": "no Spark here"}\', flush=True); sys.exit(1)'
+    say = 'import sys; print(\'{"lost": {"why": "no Spark here", "shared": false}}\', flush=True); sys.exit(1)'
     pool = world.pool((sys.executable, "-c", say), driver_slots=2)
     until(lambda: pool.condition().note is not None, "a driver has said why")
     assert pool.condition() == Condition(0, note="no Spark here")

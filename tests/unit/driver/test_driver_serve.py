@@ -201,7 +201,7 @@ def test_a_session_that_cannot_be_cleared_is_closed_and_the_other_runs_are_left(
 def test_a_session_that_is_lost_between_two_runs_loses_the_attempt(world: World) -> None:
     world.spark.not_cleared = SessionGone("gone")
     world.launch(runs=2)
-    world.begins(1, {"lost": "Spark lost the session: gone"})
+    world.begins(1, {"lost": {"why": "Spark lost the session: gone", "shared": True}})
     assert world.left.get(timeout=10) == 1
     assert world.reports.fields(1)[-1] == "RunReported succeeded"
     assert world.reports.fields(2) == []
@@ -263,8 +263,10 @@ def test_a_task_that_the_code_has_no_longer_fails_the_run(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", [SessionGone("gone, token=abc")], indirect=True)
-def test_a_session_that_spark_lost_loses_the_attempt_and_the_host_hears_why(world: World) -> None:
-    world.launch(first={"lost": "Spark lost the session: gone, token=***"})
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_session_that_spark_lost_loses_the_attempt_and_the_host_hears_why(world: World, shared: bool) -> None:
+    world.spark.shares_server = shared
+    world.launch(first={"lost": {"why": "Spark lost the session: gone, token=***", "shared": shared}})
     assert world.left.get(timeout=10) == 1
     assert "RunReported failed" not in world.reports.fields()
 

@@ -166,7 +166,7 @@ def test_a_driver_with_a_task_that_cannot_be_interrupted_says_so_and_ends(world:
     said = world.hear()["timed_out"]
     assert (said["task"], said["try_number"]) == ("a", 1)
     assert (said["error"]["type"], said["error"]["message"]) == (TASK_TIMED_OUT, MESSAGE)
-    assert world.hear() == {"lost": MESSAGE}
+    assert world.hear() == {"lost": {"why": MESSAGE, "shared": False}}
     assert world.left.get(timeout=10) == 1
     # It closes its session, and reports nothing of the task.
     assert world.spark.calls[-1] == "interrupt"

@@ -198,7 +198,9 @@ def test_one_that_starts_again_is_used(world: World, monkeypatch: pytest.MonkeyP
 
 MACHINES = {
     "the kernel ends it": program("import os; os.kill(os.getpid(), 9)"),
-    "Spark does not answer": program('print(\'{"lost": "Spark does not answer"}\', flush=True); raise SystemExit(1)'),
+    "Spark does not answer": program(
+        'print(\'{"lost": {"why": "Spark does not answer", "shared": false}}\', flush=True); raise SystemExit(1)'
+    ),
     "no room here": instead(CannotUnpackHere("no space left on device")),
     "no memory here": instead(OSError(12, os.strerror(12))),
 }

@@ -60,6 +60,8 @@ class Unsupported(OfSpark, UnsupportedOperationException):
 class OfTests:
     """Sessions that record whose publications are ended."""
 
+    shares_server = True
+
     def __init__(self) -> None:
         self.ended: list[tuple[int, ...]] = []
         self.silent: Exception | None = None
@@ -233,7 +235,7 @@ def test_what_may_pass_is_put_off_when_patience_is_used_up(
 def test_a_driver_that_cannot_end_its_own_tries_ends_itself(sessions: OfTests, monkeypatch: pytest.MonkeyPatch) -> None:
     raising(monkeypatch, FOR_NOW[0])
     sessions.silent, said = OfSpark(None, None, "no answer"), list[str]()
-    publish(sessions, str(TABLE), lost=said.append)
+    publish(sessions, str(TABLE), lost=lambda why, _: said.append(why))
     assert said == ["Spark does not say whether a commit is still under way: no answer"]
 
 

@@ -65,8 +65,8 @@ def beat(of=OF):
     return AttemptHeartbeat(backfill_id="b", attempt_id=of)
 
 
-def over(how="done", of=OF, begun=None, error=None):
-    return AttemptEnded(backfill_id="b", attempt_id=of, state=how, begun=begun, error=error)
+def over(how="done", of=OF, begun=None, error=None, **more):
+    return AttemptEnded(backfill_id="b", attempt_id=of, state=how, begun=begun, error=error, **more)
 
 
 def about(run_id=7, of=OF):

@@ -56,6 +56,7 @@ class Told(Recorder):
         exited: bool = True,
         begun: int | None = None,
         unheard: bool = False,
+        shared: bool = False,
     ) -> None:
         assert exited and begun is None
         super().driver_ended(launch, reported=reported, reason=reason)

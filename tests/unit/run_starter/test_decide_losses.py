@@ -313,14 +313,17 @@ def test_as_many_attempts_as_allowed():
 
 @pytest.mark.parametrize("mode", [AttemptMode.EACH, AttemptMode.RANGE])
 @pytest.mark.parametrize(("state", "step"), [(R.RUNNING, QUEUED), (R.PUBLISHING, STAGED)])
-def test_the_first_loss_with_a_whole_host_makes_no_suspect_and_splits_no_range(
-    mode: AttemptMode, state: R, step: type[Requeue | AwaitPublisher]
+@pytest.mark.parametrize("what", ["host", "server"])
+def test_the_first_loss_with_a_whole_host_or_server_makes_no_suspect_and_splits_no_range(
+    mode: AttemptMode, state: R, step: type[Requeue | AwaitPublisher], what: str
 ) -> None:
     """The second does, as does any loss of a driver alone. A suspect is not excused: it was retried alone."""
     lost = attempt(mode=mode)
 
     def after(*losses: Loss, suspect: bool = False, shared: bool = True) -> Any:
         row = replace(run(state, suspect=suspect), losses=stored(losses))
+        if what == "server":
+            return steps(fold([over("lost", error=ERROR, shared=shared)], [row], [lost]))[-1]
         return steps(fold_of([row], [lost]).lose(OF, HOST_SILENT if shared else SILENT, shared=shared))[-1]
 
     first = after()

@@ -85,6 +85,7 @@ class Reports(DriverHost):
 
     def report(self, report: Any) -> None:
         self.states.append(report.state)
+        self.shared = report.shared
 
 
 LAUNCH: Any = SimpleNamespace(backfill_id="b", attempt_id=1, about={"backfill_id": "b", "attempt_id": 1}, key=1)
@@ -98,8 +99,9 @@ def test_a_driver_that_could_not_begin_or_was_not_heard_is_no_loss(
     begun: int | None, unheard: bool, state: str
 ) -> None:
     host = Reports()
-    host.driver_ended(LAUNCH, reported=False, reason="gone", begun=begun, unheard=unheard)
-    assert host.states == [state]
+    for shared in (True, False):
+        host.driver_ended(LAUNCH, reported=False, reason="gone", begun=begun, unheard=unheard, shared=shared)
+        assert (host.states.pop(), host.shared) == (state, shared)
     assert host.drivers_changed.is_set()
 
 

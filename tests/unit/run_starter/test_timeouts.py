@@ -54,12 +54,13 @@ def test_an_end_that_is_reported_before_counts(state):
     assert [step.state for step in made.runs[7]] == [R(state)]
 
 
+@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("how", ["lost", "released", "done"])
-def test_a_range_is_split_and_no_loss(how):
+def test_a_range_is_split_and_no_loss(how, shared):
     runs = [run(id=7, timed_out=LATE), *(run(id=id) for id in (8, 9, 10))]
     if how == "done":
         runs = [run(id=id, timed_out=LATE) for id in (7, 8, 9, 10)]
-    made = fold([over(how, begun=7, error=ERROR)], runs, [ending(AttemptMode.RANGE)])
+    made = fold([over(how, begun=7, error=ERROR, shared=shared)], runs, [ending(AttemptMode.RANGE)])
     assert made.runs == {id: [Split(1, made.runs[7][0].error, (), suspect=False)] for id in (7, 8, 9, 10)}
     if how != "done":
         assert (made.attempts[5].outcome, made.attempts[5].error) == (AttemptOutcome.FAILED, LATE)

@@ -23,7 +23,7 @@ from retrofill.outputs.tables.turns import NotNow, Patience, turn
 from retrofill.protocol.facts import ErrorInfo, error_info
 from retrofill.protocol.launch import Launch, LaunchedRun
 from retrofill.spark.loss import condition as condition_of
-from retrofill.spark.loss import line_of
+from retrofill.spark.loss import is_of_server, line_of
 from retrofill.system.crash import crash_point
 
 log = get_log(__name__)
@@ -33,6 +33,8 @@ _REFUSALS = ("22", "23", "42", "0A")
 # Hive's own errors, whatever they are about: its metastore may be away.
 _OF_HIVE = "_LEGACY_ERROR_TEMP_3065"
 Permitted = Callable[[Sequence[LaunchedRun]], bool]
+# Ends the process: why, and whether the whole Spark server is lost, which other attempts use, too.
+Lost = Callable[[str, bool], object]
 Steps = Generator[str, None, None]
 # Of a run: the table's version since it was published, or why it is not: for good, or until another review.
 TableResult = Union[str, ErrorInfo, BaseChanged]
@@ -89,6 +91,9 @@ class TablePublication:
 class PublisherSessions(Protocol):
     """What publications need of a driver's access to Spark."""
 
+    shares_server: bool
+    """Whether other attempts use its Spark server, too."""
+
     def publisher(self) -> Any:
         """A session of the same settings for publishing tables, which user code does not know."""
 
@@ -111,9 +116,7 @@ class Tables:
     ``permitted`` asks whether this driver still publishes these runs. ``lost`` ends the process.
     """
 
-    def __init__(
-        self, launch: Launch, sessions: PublisherSessions, permitted: Permitted, lost: Callable[[str], object]
-    ) -> None:
+    def __init__(self, launch: Launch, sessions: PublisherSessions, permitted: Permitted, lost: Lost) -> None:
         # Of directories, too.
         self.patience = Patience()
         self.permitted = permitted
@@ -173,7 +176,7 @@ class Tables:
         try:
             self._sessions.end_publications(())
         except Exception as e:  # noqa: BLE001 - whatever it is, an operation may be under way
-            self._lost(f"Spark does not say whether a commit is still under way: {first_line(e)}")
+            self._lost(f"Spark does not say whether a commit is still under way: {first_line(e)}", False)
 
     def end_all(self) -> None:
         """Have the operations of all publishers of these runs ended. Raises whatever Spark does if that cannot be known."""
@@ -181,9 +184,14 @@ class Tables:
 
     def leave_if_lost(self, error: Exception) -> None:
         """The runs stay accepted, and an attempt with another session publishes them."""
-        loss = self._sessions.lost(error)
-        if loss is not None:
-            self._lost(f"Spark lost the session: {line_of(loss)}")
+        leave_if_lost(error, self._sessions, self._lost)
+
+
+def leave_if_lost(error: BaseException, sessions: PublisherSessions, lost: Lost) -> None:
+    """End the process if the error shows that Spark lost a session of the attempt: no try can succeed any more."""
+    loss = sessions.lost(error)
+    if loss is not None:
+        lost(f"Spark lost the session: {line_of(loss)}", sessions.shares_server and is_of_server(loss))
 
 
 def versions_in(table: Format, groups: Iterable[Group]) -> dict[int, str]:
