@@ -17,8 +17,7 @@ from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.kafka import BareTopic, at_end
 from benchmarks.support.servers import installed, servers
 from retrofill_core.contract.deadlines import DeadlineArmed
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 
 ARMED = (1_000, 1_000_000)
 PROBES = 300

@@ -9,8 +9,7 @@ from tests.support.installation import PARTITIONS, Installation, until
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import IDLE_STARTER, installed, servers
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import PLANNER
+from retrofill_core.contract.topics import PLANNER, partition_of
 from retrofill_core.settings import Settings
 
 REPEATS = 3

@@ -19,8 +19,7 @@ from benchmarks.support.flights import User, user_with_spark
 from benchmarks.support.kafka import ask, at_end
 from retrofill_core.bus.clients import producer
 from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 from retrofill_core.settings import Settings
 
 REPEATS = 15

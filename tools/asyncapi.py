@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrofill_core.contract import headers
+from retrofill_core.contract import topics_of
 from retrofill_core.contract.base import REGISTRY, Message
-from retrofill_core.contract.headers import Document
 from retrofill_core.contract.topics import (
     CALLBACK_RUNNER,
     COMPACTED,
@@ -17,7 +16,7 @@ from retrofill_core.contract.topics import (
     Service,
     Topic,
 )
-from retrofill_core.contract.topics_of import TRAFFIC, Traffic
+from retrofill_core.contract.topics_of import TRAFFIC, Document, Traffic
 from retrofill_core.settings import Settings
 from tools.examples import example_of
 
@@ -60,7 +59,7 @@ def document() -> Document:
                 TOMBSTONE: _tombstone(),
                 DEAD_LETTER: _dead_letter(),
             },
-            "schemas": {"CloudEventHeaders": headers.CLOUD_EVENT, "DeadLetterHeaders": headers.DEAD_LETTER},
+            "schemas": {"CloudEventHeaders": topics_of.CLOUD_EVENT, "DeadLetterHeaders": topics_of.DEAD_LETTER},
         },
     }
 
@@ -227,7 +226,7 @@ def _message(model: type[Message]) -> Document:
         "examples": [
             {
                 "name": name,
-                "headers": {**headers.EXAMPLE, "ce_type": name, "ce_source": source},
+                "headers": {**topics_of.EXAMPLE, "ce_type": name, "ce_source": source},
                 "payload": example_of(name),
             }
         ],
@@ -239,7 +238,7 @@ def _headers(name: str, *, always: bool) -> Document:
         "type": "object",
         "allOf": [{"$ref": "#/components/schemas/CloudEventHeaders"}],
         "properties": {"ce_type": {"const": name}},
-        **({"required": headers.ALWAYS} if always else {}),
+        **({"required": topics_of.ALWAYS} if always else {}),
     }
 
 

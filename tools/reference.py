@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from retrofill_core.contract import headers
+from retrofill_core.contract import topics_of
 from retrofill_core.contract.base import REGISTRY
-from retrofill_core.contract.headers import Document
 from retrofill_core.contract.topics import COMPACTED, Topic
-from retrofill_core.contract.topics_of import TRAFFIC
+from retrofill_core.contract.topics_of import TRAFFIC, Document
 from retrofill_core.settings import Settings
 from tools.asyncapi import readers_of, summary_of, writers_of
 from tools.examples import example_of
@@ -76,8 +75,8 @@ def _topics() -> str:
 
 
 def _headers() -> str:
-    own = [[f"`{name}`", _cell(about["description"])] for name, about in headers.CLOUD_EVENT["properties"].items()]
-    dead = [[f"`{name}`", _cell(about["description"])] for name, about in headers.DEAD_LETTER["properties"].items()]
+    own = [[f"`{name}`", _cell(about["description"])] for name, about in topics_of.CLOUD_EVENT["properties"].items()]
+    dead = [[f"`{name}`", _cell(about["description"])] for name, about in topics_of.DEAD_LETTER["properties"].items()]
     return (
         "## Headers\n\nCloudEvents in binary mode. Messages of services have all but `traceparent`; yours need none.\n\n"
         + _table(["header", "description"], own)

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from retrofill_core.contract.base import REGISTRY, Message
-from retrofill_core.contract.headers import Document
+from retrofill_core.contract.topics_of import Document
 from tools import asyncapi, reference
 from tools.examples import example_of
 

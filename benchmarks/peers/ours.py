@@ -19,8 +19,7 @@ from benchmarks.support.kafka import ask, at_end
 from benchmarks.support.plain_days import FLIGHTS
 from retrofill_core.bus.clients import producer
 from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 
 PIPELINES = Path(__file__).parent / "pipelines.py"
 FIRST = date(2001, 1, 1)

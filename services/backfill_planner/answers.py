@@ -25,14 +25,11 @@ from retrofill_core.contract.backfills import (
     BackfillUndoRequested,
 )
 from retrofill_core.contract.base import REGISTRY
-from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.states import BackfillStateChanged
-from retrofill_core.contract.topics import Topic
-from retrofill_core.deadlines.arming import Armer
-from retrofill_core.deadlines.inserting import Subject
-from retrofill_core.domain.alert import DeadlineAlert
+from retrofill_core.contract.topics import Topic, partition_of
+from retrofill_core.deadlines import Armer, Subject
 from retrofill_core.domain.backfill import BackfillState, Publish
-from retrofill_core.domain.deadline import arm_planned, due_at_planning
+from retrofill_core.domain.deadline import DeadlineAlert, arm_planned, due_at_planning
 from retrofill_core.domain.planning import Plan, Rejection
 from retrofill_core.store import backfills, planning
 from retrofill_core.store.backfills import Outcome

@@ -27,9 +27,8 @@ from retrofill_core.contract.backfills import (
 )
 from retrofill_core.contract.base import REGISTRY, Message
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.backfill import BackfillState, CancelCause
-from retrofill_core.domain.budget import Budget
-from retrofill_core.store import backfills, budgets, pipelines
+from retrofill_core.domain.backfill import BackfillState, Budget, CancelCause
+from retrofill_core.store import backfills, pipelines
 from retrofill_core.store.backfills import Outcome
 from retrofill_core.store.failures import count_failed
 from retrofill_core.store.rows import Planned
@@ -119,8 +118,8 @@ def _enter(tx: Transaction, row: Planned, command: Command) -> Message | Refuse:
     budget = None
     if isinstance(command, BackfillResumeRequested):
         # The one that a resume would go on with.
-        budget = budgets.of_row(row) if command.budget is None else command.budget
-    match answer_command(command, row.state, budgets.exceeded(tx.conn, row.id, budget), row.approved):
+        budget = backfills.budget_of(row) if command.budget is None else command.budget
+    match answer_command(command, row.state, backfills.budget_exceeded(tx.conn, row.id, budget), row.approved):
         case Approved():
             return BackfillApproved(**about, force=row.forced)
         case Unchanged(where):
@@ -144,5 +143,5 @@ def _values(
     if to == S.RUNNING:
         # A resume accepts the failures committed so far, and none committed later.
         accepted = {"resumed_at": FromNow(), "failed_before": count_failed(tx.conn, row.id)}
-        return {**accepted, **budgets.columns(budget)}
+        return {**accepted, **backfills.budget_columns(budget)}
     return {"cancel_cause": str(CancelCause.USER)} if to == S.CANCELLING else {}

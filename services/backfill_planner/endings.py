@@ -27,14 +27,12 @@ from retrofill_core.contract.backfills import (
     BackfillSucceeded,
 )
 from retrofill_core.contract.topics import Topic
-from retrofill_core.deadlines.arming import resolve
-from retrofill_core.deadlines.calling import Listed, expanded, insert_listed
+from retrofill_core.deadlines import Listed, expanded, insert_listed, resolve
 from retrofill_core.domain.backfill import BackfillState, CancelCause, show_command
-from retrofill_core.domain.callback import Occasion
-from retrofill_core.domain.callback_rule import CallbackRule
+from retrofill_core.domain.callback import CallbackRule, Occasion
 from retrofill_core.domain.run import RunState
 from retrofill_core.domain.templates import in_zone
-from retrofill_core.store import backfills, budgets, deadlines, reviews
+from retrofill_core.store import backfills, deadlines
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.rows import Planned
 
@@ -120,7 +118,7 @@ def check(tx: Transaction, id: str, partitions: int) -> None:
             tx.schedule_check(id, RECHECK_SECONDS)
         return
     progress = backfills.progress(tx.conn, id)
-    match judge(row, progress, budgets.exceeded(tx.conn, id, budgets.of_row(row))):
+    match judge(row, progress, backfills.budget_exceeded(tx.conn, id, backfills.budget_of(row))):
         case End(state):
             _end(tx, row, state, partitions)
         case BeginReview(complete):
@@ -148,7 +146,7 @@ def _begin_review(tx: Transaction, row: Planned, *, complete: bool) -> None:
     # What is reviewed again was complete before.
     move(tx, row, S.IN_REVIEW, {"staged_at": row.staged_at or now if complete else None}, runs)
     crash_point("review:written")
-    changed = reviews.changed(tx.conn, id)
+    changed = backfills.reviewed_again(tx.conn, id)
     event = BackfillInReview(
         backfill_id=id,
         pipeline=row.pipeline,

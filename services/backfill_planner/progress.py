@@ -14,14 +14,13 @@ from typing import Any
 from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import BackfillProgress
-from retrofill_core.contract.cost import Cost
+from retrofill_core.contract.fields import Cost
 from retrofill_core.contract.states import BackfillStateChanged
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.backfill import BackfillState
-from retrofill_core.domain.budget import Spent, used_up
+from retrofill_core.domain.backfill import BackfillState, Spent, used_up
 from retrofill_core.domain.estimate import Estimate
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import backfills, budgets
+from retrofill_core.store import backfills
 from retrofill_core.store import progress as store
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.progress import Announced
@@ -134,7 +133,7 @@ def _announce(
 
 def _used_up(row: Announced, by_state: Mapping[str, int], cost: Mapping[str, Any], now: datetime) -> bool:
     """Whether its budget is, which a check of it decides."""
-    budget = budgets.of_row(row)
+    budget = backfills.budget_of(row)
     spent = Spent(by_state.get(RunState.FAILED, 0), cost.get("core_seconds") or 0.0, now)
     return row.state == BackfillState.RUNNING and budget is not None and used_up(budget, spent) is not None
 

@@ -16,11 +16,10 @@ from backfill_planner.answers import Draft, Request, answer
 from retrofill_core.bus.faults import STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.domain.alert import AT_PLANNING, OF_BACKFILL, finish_by
-from retrofill_core.domain.deadline import alerts_counting_from
+from retrofill_core.domain.deadline import AT_PLANNING, OF_BACKFILL, alerts_counting_from, finish_by
 from retrofill_core.domain.planning import Intervals, Reason, Rejection, find_intervals, unknown_pipeline
 from retrofill_core.settings import Settings
-from retrofill_core.store import budgets, pipelines, planning
+from retrofill_core.store import backfills, pipelines, planning
 from retrofill_core.store.backfills import Outcome
 from retrofill_core.store.pipelines import StoredPipeline
 
@@ -161,5 +160,5 @@ def _of_backfill(body: BackfillRequested) -> dict[str, Any]:
         "run_backwards": body.run_backwards,
         "conf": body.conf,
         "code_follows": body.latest_code,
-        **budgets.columns(body.budget),
+        **backfills.budget_columns(body.budget),
     }

@@ -27,11 +27,9 @@ from retrofill_core.contract.backfills import (
     RunRetryRequested,
     RunsRetried,
 )
-from retrofill_core.deadlines.arming import Armer, resolve
-from retrofill_core.deadlines.inserting import Subject
-from retrofill_core.domain.alert import AT_PLANNING, DeadlineAlert
+from retrofill_core.deadlines import Armer, Subject, resolve
 from retrofill_core.domain.backfill import BackfillState
-from retrofill_core.domain.deadline import alerts_counting_from, arm_planned
+from retrofill_core.domain.deadline import AT_PLANNING, DeadlineAlert, alerts_counting_from, arm_planned
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import CANCELLABLE, RunState
 from retrofill_core.domain.schedule import range_bound

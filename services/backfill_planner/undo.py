@@ -1,6 +1,6 @@
 """Requests to undo a backfill: the undo is a backfill too, whose runs publish what was replaced.
 
-Which intervals it has and why it is refused is in ``retrofill_core.store.undo_plans``, which dry runs share.
+Which intervals it has and why it is refused is in ``retrofill_core.store.undo``, which dry runs share.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from retrofill_core.domain.backfill import ReprocessBehavior
 from retrofill_core.domain.planning import Rejection
 from retrofill_core.settings import Settings
 from retrofill_core.store.backfills import Outcome
-from retrofill_core.store.undo import Undone
-from retrofill_core.store.undo_plans import plan_undo, stored_undo
+from retrofill_core.store.undo import Undone, plan_undo, stored_undo
 
 
 def answer_undo(

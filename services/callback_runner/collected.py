@@ -10,10 +10,10 @@ from callback_runner.decide import why_dropped
 from callback_runner.record import drop
 from retrofill.errors import shortened
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.contract.callbacks import FailedRun, RunsFailed
+from retrofill_core.contract.deadlines import FailedRun, RunsFailed
 from retrofill_core.contract.runs import ErrorInfo
 from retrofill_core.contract.topics import Topic
-from retrofill_core.deadlines.calling import expanded
+from retrofill_core.deadlines import expanded
 from retrofill_core.domain.backfill import show_command
 from retrofill_core.domain.templates import in_zone
 from retrofill_core.store import listed, subjects

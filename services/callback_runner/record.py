@@ -21,7 +21,7 @@ from retrofill_core.contract.deadlines import (
     CallbackSucceeded,
 )
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.target import shown
+from retrofill_core.domain.callback import shown
 from retrofill_core.store import callbacks, receivers
 from retrofill_core.store.callbacks import Callback, Claimed, Pending
 from retrofill_core.store.receivers import Outage

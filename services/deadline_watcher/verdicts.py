@@ -23,10 +23,9 @@ from retrofill_core.contract.deadlines import (
     DeadlinesMissed,
 )
 from retrofill_core.contract.topics import Topic
-from retrofill_core.deadlines.calling import expanded
-from retrofill_core.domain.alert import Reference
+from retrofill_core.deadlines import expanded
 from retrofill_core.domain.callback import order_key
-from retrofill_core.domain.deadline import DeadlineState, End, Scope
+from retrofill_core.domain.deadline import DeadlineState, End, Reference, Scope
 from retrofill_core.domain.templates import in_zone
 from retrofill_core.store import callbacks, deadlines, digests, subjects
 from retrofill_core.store.callbacks import NewCallback

@@ -15,8 +15,7 @@ from starlette.responses import Response
 
 from retrofill.errors import NotConfigured, NotThere, UserError, WrongUsage
 from retrofill.log import get_log
-from retrofill_core.contract.base import Message
-from retrofill_core.contract.explain import explain
+from retrofill_core.contract.base import Message, explain
 from retrofill_core.settings import Settings
 from retrofill_tools.client.connect import explain_kafka, explain_postgres
 from retrofill_tools.client.documents import encoded

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
 
-from retrofill_core.store.seat_waits import Rank, SeatKind
+from retrofill_core.store.giving_way import Rank, SeatKind
 from run_starter.sharing import Resource, Shortage
 
 BACKFILL, PIPELINE = "b:", "p:"

@@ -11,8 +11,8 @@ from itertools import count, filterfalse
 from typing import NamedTuple, Self
 
 from retrofill.sdk.names import DEFAULT_POOL
+from retrofill_core.store.giving_way import Rank
 from retrofill_core.store.hosts import SUBMIT, Seat
-from retrofill_core.store.seat_waits import Rank
 
 # How long a backfill waits before slots and seats are reserved for it rather than for another one with as many live
 # attempts. Until it takes them they are idle, which a shorter wait is not worth.

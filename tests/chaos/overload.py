@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import date, timedelta
 
 from retrofill_core.contract.backfills import BackfillCancelRequested
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 from tests.chaos import work
 from tests.chaos.history import Wish
 from tests.chaos.memory import Memory

@@ -7,7 +7,7 @@ from typing import Any
 
 from retrofill_core.contract.backfills import BackfillResumeRequested
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.budget import Budget
+from retrofill_core.domain.backfill import Budget
 from tests.chaos import faults, work
 from tests.chaos.history import Wish
 from tests.chaos.stage import Stage

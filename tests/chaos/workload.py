@@ -27,9 +27,8 @@ from retrofill_core.contract.backfills import (
     RunRetryRequested,
 )
 from retrofill_core.contract.base import Message
-from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 from tests.chaos.history import Wish
 from tests.chaos.promises.attempts import FORGED
 from tests.chaos.spoiling import Spoiler

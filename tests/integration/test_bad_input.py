@@ -22,8 +22,7 @@ from tests.support.servers import Servers
 
 from retrofill_core.bus.clients import producer
 from retrofill_core.bus.dead_letters import PREFIX
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import PLANNER, RUN_STARTER, WATCHER, Topic
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER, WATCHER, Topic, partition_of
 
 # The pipelines that exist. The requests that follow the cases use "good".
 PIPELINES = {

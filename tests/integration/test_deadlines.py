@@ -11,7 +11,7 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.tiers import some
 
-from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import partition_of
 
 __all__ = ["stack"]
 

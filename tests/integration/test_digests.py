@@ -11,8 +11,7 @@ from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS, Installation, until
 
 from retrofill_core.contract.deadlines import DeadlineArmed
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 
 
 def test_a_digest_is_one_event_and_one_callback_for_all_that_were_missed_in_its_window(

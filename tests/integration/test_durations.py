@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.both_stores import NOW, Both, both, claim, give, installation, make_backfill, put
 
 from retrofill.states import AttemptState
-from retrofill_core.deadlines.inserting import last_runtimes
+from retrofill_core.deadlines import last_runtimes
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, claims, durations, runs
 from retrofill_core.store.transition import IfNull, Plus

@@ -12,7 +12,7 @@ from tests.support.replica import Replica
 from tests.support.stacks import stack
 from tests.support.terminal import Cli, cli, point_at
 
-from retrofill_core.contract.partitioning import partition_of
+from retrofill_core.contract.topics import partition_of
 
 __all__ = ["cli", "stack"]
 # A backfill's attempts, and where.

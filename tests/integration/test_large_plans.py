@@ -24,11 +24,9 @@ from retrofill_core.bus.transaction import Transaction, shard_transaction
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.contract.base import decode
 from retrofill_core.contract.deadlines import DeadlineArmed
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import PLANNER, Topic
-from retrofill_core.deadlines.arming import NEAR_SECONDS
-from retrofill_core.domain.alert import DeadlineAlert
-from retrofill_core.domain.deadline import DeadlineState, arm
+from retrofill_core.contract.topics import PLANNER, Topic, partition_of
+from retrofill_core.deadlines import NEAR_SECONDS
+from retrofill_core.domain.deadline import DeadlineAlert, DeadlineState, arm
 from retrofill_core.store import pipelines
 from retrofill_core.store.arrays import CHUNK
 from retrofill_core.store.engine import make_engine

@@ -17,9 +17,8 @@ from retrofill_core.contract.backfills import (
     BackfillRequested,
     BackfillResumeRequested,
 )
-from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.pipelines import PipelineApplied
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from tests.support.both_stores import (
 from tests.support.sessions import commit
 
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, backfills, budgets, progress
+from retrofill_core.store import attempts, backfills, progress
 from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
@@ -97,7 +97,13 @@ def test_which_budgets_are_used_up(both: Both) -> None:
         limit(budget_until=None, budget_core_hours=1.0),
         # Only compared with the progress.
         decided,
-        ("a", lambda conn: [budgets.spent(conn, "b1").failed_runs, budgets.spent(conn, "b1").core_seconds]),
+        (
+            "a",
+            lambda conn: [
+                backfills.budget_spent(conn, "b1").failed_runs,
+                backfills.budget_spent(conn, "b1").core_seconds,
+            ],
+        ),
         ("a", commit),
     )
     assert [each for each in said if each in ([], ["b1"])][-5:] == [[], ["b1"], [], ["b1"], []]

@@ -18,8 +18,7 @@ from tests.support.second_broker import SecondBroker
 from tests.support.servers import Servers
 
 from retrofill_core.bus.clients import admin
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 
 pytestmark = [pytest.mark.embedded, pytest.mark.long]
 SECONDS = 120.0

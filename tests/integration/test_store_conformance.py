@@ -28,7 +28,7 @@ from tests.support.both_stores import (
 )
 from tests.support.sessions import Step, commit, together
 
-from retrofill_core.deadlines import inserting as arming
+from retrofill_core import deadlines as arming
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import (

@@ -36,7 +36,7 @@ from tests.support.sessions import Step, commit, together
 from retrofill.sdk.names import MAX_BATCH
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, backfills, claims, hosts, launches, reviews, runs
+from retrofill_core.store import attempts, backfills, claims, hosts, launches, runs
 from retrofill_core.store import tables as t
 from retrofill_core.store.transition import Plus
 
@@ -146,7 +146,7 @@ def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Bot
         progress = backfills.progress(conn, "b1")
         waits = [row.position for row in runs.held(conn, "b1", 1, 9)]
         seen = [progress.any_held, progress.any_publishing]
-        return waits, seen, reviews.approvals(conn, ["b1", "b2"]), runs.backfills_to_publish(conn, 0)
+        return waits, seen, backfills.approvals(conn, ["b1", "b2"]), runs.backfills_to_publish(conn, 0)
 
     said = both.play(
         put(),
@@ -164,7 +164,7 @@ def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Bot
         ("a", lambda conn: (wait(conn), approve(conn))),
         ("a", lambda conn: (found(conn, {"b2": (9, 1), "b1": (9, 0)}), found(conn, {"b2": (9, 9), "b1": (9, 2)}))),
         ("a", held),
-        ("a", lambda conn: reviews.changed(conn, "b1")),
+        ("a", lambda conn: backfills.reviewed_again(conn, "b1")),
         ("a", commit),
     )
     assert said[2:5] == [{}, 6, [{"b2": [[1, 2], [3]], "b1": [[1, 2], [3]]}, ["b2"]]]

@@ -13,9 +13,8 @@ from tests.support.definitions import alert
 from tests.support.installation import PARTITIONS
 from tests.support.sessions import Step, commit, together
 
-from retrofill_core.deadlines import inserting as arming
-from retrofill_core.domain.alert import DeadlineAlert
-from retrofill_core.domain.deadline import Arming, DeadlineState, Due, due_at_planning
+from retrofill_core import deadlines as arming
+from retrofill_core.domain.deadline import Arming, DeadlineAlert, DeadlineState, Due, due_at_planning
 from retrofill_core.store import callbacks, deadlines, digests, receivers
 from retrofill_core.store import tables as t
 

@@ -26,11 +26,10 @@ from tests.support.both_stores import (
 from tests.support.both_stores import make_backfill as make
 from tests.support.sessions import commit, together
 
-from retrofill_core.store import seat_waits
+from retrofill_core.store import giving_way
 from retrofill_core.store import tables as t
 from retrofill_core.store.clock import database_now
-from retrofill_core.store.giving_way import SLICE_OF_SUBMIT
-from retrofill_core.store.seat_waits import Rank, SeatKind
+from retrofill_core.store.giving_way import SLICE_OF_SUBMIT, Rank, SeatKind
 
 __all__ = ["both", "installation"]
 SECOND = timedelta(seconds=1)
@@ -40,11 +39,11 @@ Change = Callable[[Any], Any]
 def waits(conn: Any, live: int = 0, *, submits: bool = False, pool: str = "default", seconds: float = 60.0) -> None:
     """Another shard's first backfill has waited for an hour."""
     since = database_now(conn) - timedelta(hours=1)
-    seat_waits.wait(conn, 7, SeatKind(pool, submits), Rank(live, since), seconds)
+    giving_way.wait_for_seat(conn, 7, SeatKind(pool, submits), Rank(live, since), seconds)
 
 
 def has_just_begun_to_wait(conn: Any) -> None:
-    seat_waits.wait(conn, 7, SeatKind("default", False), Rank(0, database_now(conn) - SECOND / 2), 60.0)
+    giving_way.wait_for_seat(conn, 7, SeatKind("default", False), Rank(0, database_now(conn) - SECOND / 2), 60.0)
 
 
 def set_all(table: Any, conn: Any, **values: Any) -> None:

@@ -10,9 +10,9 @@ from sqlalchemy import update
 from tests.support.both_stores import BASE, DAY, NOW, Both, both, claim, give, installation, over, register
 from tests.support.sessions import Step, commit, together
 
-from retrofill_core.store import attempts, hosts, launches, seat_waits, write_locks
+from retrofill_core.store import attempts, giving_way, hosts, launches, write_locks
 from retrofill_core.store import tables as t
-from retrofill_core.store.seat_waits import Rank, SeatKind, wait_no_more
+from retrofill_core.store.giving_way import Rank, SeatKind, wait_for_no_seat
 
 __all__ = ["both", "installation"]
 TABLES = (t.host, t.seat, t.seat_wait)
@@ -50,7 +50,7 @@ def seats(conn: Any, id: int) -> Any:
 
 def wait(shard: int, pool: str, live: int, seconds: float, conn: Any, submits: bool = False) -> None:
     """Its first backfill waits since so many days."""
-    seat_waits.wait(conn, shard, SeatKind(pool, submits), Rank(live, NOW - live * DAY), seconds)
+    giving_way.wait_for_seat(conn, shard, SeatKind(pool, submits), Rank(live, NOW - live * DAY), seconds)
 
 
 def a(work: Any) -> Step:
@@ -155,8 +155,8 @@ def test_who_waits_is_seen_by_other_shards_for_a_while(both: Both) -> None:
         a(lambda conn: free(conn, 1)),
         a(
             together(
-                lambda conn: wait_no_more(conn, 2, SeatKind("default", False)),
-                lambda conn: wait_no_more(conn, 1, SeatKind("other", False)),
+                lambda conn: wait_for_no_seat(conn, 2, SeatKind("default", False)),
+                lambda conn: wait_for_no_seat(conn, 1, SeatKind("other", False)),
             )
         ),
         a(lambda conn: free(conn, 1)),
@@ -175,7 +175,7 @@ def test_who_waits_for_spark_submit_is_no_rival_where_no_host_submits(both: Both
         a(lambda conn: free(conn, 1)),
         a(lambda conn: hosts.renew(conn, 1, 60.0, submits=True, note=None)),
         a(lambda conn: free(conn, 1)),
-        a(lambda conn: wait_no_more(conn, 1, SeatKind("default", False))),
+        a(lambda conn: wait_for_no_seat(conn, 1, SeatKind("default", False))),
         a(lambda conn: free(conn, 1)),
         a(commit),
     )

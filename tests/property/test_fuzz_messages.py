@@ -22,8 +22,7 @@ from retrofill_core.bus.envelope import Record, read_headers
 from retrofill_core.bus.handler import Received
 from retrofill_core.bus.worker.triage import triage
 from retrofill_core.contract.base import Message, Undecodable, decode
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import PLANNER, SERVICES, Topic
+from retrofill_core.contract.topics import PLANNER, SERVICES, Topic, partition_of
 from retrofill_core.contract.topics_of import TRAFFIC
 
 REQUESTS = {topic: TRAFFIC[topic].types for service in SERVICES.values() for topic in service.reads}

@@ -17,8 +17,7 @@ from retrofill_core.contract.backfills import (
     RunRetryRequested,
 )
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.backfill import OnRunFailure
-from retrofill_core.domain.budget import Budget
+from retrofill_core.domain.backfill import Budget, OnRunFailure
 from tests.simulation.memory.rows import Tx
 from tests.simulation.world import World
 

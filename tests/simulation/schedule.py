@@ -20,7 +20,7 @@ from retrofill_core.contract.backfills import (
 )
 from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.topics import WATCHER, Topic
-from retrofill_core.domain.budget import Budget
+from retrofill_core.domain.backfill import Budget
 from retrofill_core.domain.pipeline import PipelineDefinition
 from tests.simulation.checks.base import ENDED, REST
 from tests.simulation.commands import Commands

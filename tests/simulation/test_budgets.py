@@ -7,7 +7,7 @@ from typing import Any
 from retrofill_core.contract.backfills import BackfillResumeRequested
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.budget import Budget
+from retrofill_core.domain.backfill import Budget
 from tests.simulation.schedule import FIRST, run_until
 from tests.simulation.steps import apply, ask, drain
 from tests.simulation.world import World

@@ -15,8 +15,7 @@ from retrofill.log import FIELDS
 from retrofill_core.bus.relay.cursor import CURSOR_PARTITION, TAKEN_KEY
 from retrofill_core.bus.relay.relay import Relay
 from retrofill_core.contract.backfills import BackfillCancelRequested
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
+from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic, partition_of
 from retrofill_core.store import attempts
 from retrofill_core.store.history import SPAN
 from retrofill_core.store.tables import SERVICE_TABLES

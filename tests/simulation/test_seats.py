@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from retrofill_core.contract.backfills import BackfillRequested, RunRetryRequested
-from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.pipelines import PipelineApplied
-from retrofill_core.contract.topics import PLANNER, RUN_STARTER, Topic
+from retrofill_core.contract.topics import PLANNER, RUN_STARTER, Topic, partition_of
 from run_starter.claims.starting import Starting
 from run_starter.executors import Condition
 from tests.simulation import sizes

@@ -15,8 +15,7 @@ from psycopg.types.json import Jsonb
 
 from retrofill_core.bus.clients import admin, reader
 from retrofill_core.contract.deadlines import CallbackRequested
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 from tests.support.events import Event, text_headers
 from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.receiver import Receiver, receiving

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.domain.alert import DeadlineAlert
+from retrofill_core.contract.topics import partition_of
+from retrofill_core.domain.deadline import DeadlineAlert
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
 from tests.support.installation import PARTITIONS
 

@@ -18,7 +18,7 @@ from callback_runner.record import Claim
 from callback_runner.webhooks.bodies import ready_made
 from callback_runner.webhooks.sender import Answer, NotConnected, Refused, Sender
 from retrofill.masking import MASK
-from retrofill_core.domain.target import shown
+from retrofill_core.domain.callback import shown
 
 Secrets = Mapping[str, Sequence[SecretStr]]
 # The longest ``Retry-After`` that is honored.

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from retrofill.errors import WrongUsage
 from retrofill_core.contract.base import MAX_INT
 from retrofill_core.contract.fields import RunId
-from retrofill_core.domain.bounds import Bound
-from retrofill_core.domain.budget import Budget
+from retrofill_core.domain.backfill import Budget
+from retrofill_core.domain.schedule import Bound
 
 MOST, USUAL = 10_000, 50
 # Python refuses to read texts of thousands of digits.

@@ -18,8 +18,8 @@ from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.batch_size import next_size
 from retrofill_core.store import backfills, durations, hosts
 from retrofill_core.store import claims as store
+from retrofill_core.store.giving_way import Rank
 from retrofill_core.store.rows import Backfill
-from retrofill_core.store.seat_waits import Rank
 from run_starter.claims.batches import batch_limit, batches, how_many, mode_of
 from run_starter.claims.cancelling import cancel, cancel_runs
 from run_starter.claims.publishing import PUBLISHED_AT_ONCE, Publication, publishable, slots_left

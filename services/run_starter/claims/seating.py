@@ -9,7 +9,7 @@ from retrofill.states import AttemptMode
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.store import hosts, runs, seat_waits
+from retrofill_core.store import giving_way, hosts, runs
 from run_starter.claims.publishing import Publication
 from run_starter.claims.starting import Wanted
 from run_starter.memory import YIELD_SECONDS, Memory, pipeline_key, slot_freed
@@ -85,7 +85,7 @@ def wait(tx: Transaction, memory: Memory, shares: Shares) -> None:
             tx.schedule_check(pipeline_key(no), POLL_SECONDS)
         for kind, first in memory.first_waiting(pool).items():
             if memory.says_again(kind, first, POLL_SECONDS / 2):
-                seat_waits.wait(tx.conn, tx.partition, kind, first, 2 * POLL_SECONDS)
+                giving_way.wait_for_seat(tx.conn, tx.partition, kind, first, 2 * POLL_SECONDS)
     for kind in [each for each in memory.waits if each not in memory.first_waiting(each.pool)]:
         del memory.waits[kind]
-        seat_waits.wait_no_more(tx.conn, tx.partition, kind)
+        giving_way.wait_for_no_seat(tx.conn, tx.partition, kind)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from retrofill.states import AttemptMode
-from retrofill_core.contract.explain import explain
+from retrofill_core.contract.base import explain
 from retrofill_core.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,

@@ -15,9 +15,8 @@ from retrofill.log import get_log
 from retrofill.tracing import HEADER
 from retrofill_core.bus.clients import POLL_SECONDS, is_fatal
 from retrofill_core.bus.envelope import headers_of, wire_headers
-from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.runs import SUBJECT, Report, RunReport, subject_of
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 
 log = get_log(__name__)
 AGAIN_SECONDS = 0.2

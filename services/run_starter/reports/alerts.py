@@ -10,10 +10,18 @@ from functools import cache
 from retrofill.states import TASK_RUN_MACHINE as TASK_MACHINE
 from retrofill.states import AttemptMode, TaskState
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.deadlines.arming import Armer, resolve
-from retrofill_core.deadlines.inserting import Subject, last_runtimes
-from retrofill_core.domain.alert import AT_RUN_START, AT_TASK_START, DeadlineAlert, Reference, check_handled
-from retrofill_core.domain.deadline import Arming, alerts_counting_from, arm, arm_by_average
+from retrofill_core.deadlines import Armer, Subject, last_runtimes, resolve
+from retrofill_core.domain.deadline import (
+    AT_RUN_START,
+    AT_TASK_START,
+    Arming,
+    DeadlineAlert,
+    Reference,
+    alerts_counting_from,
+    arm,
+    arm_by_average,
+    check_handled,
+)
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.store import deadlines
 from retrofill_core.store.rows import Attempt, Run, present

@@ -10,8 +10,8 @@ import re
 
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.runs import SUBJECT, ErrorInfo, Report, RunBegan, RunPublicationPutOff
+from retrofill_core.contract.topics import partition_of
 from retrofill_core.domain.run import LIVE, RunState
 from retrofill_core.store import attempts, runs
 from run_starter.definitions import Definitions

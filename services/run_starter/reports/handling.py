@@ -14,11 +14,11 @@ from retrofill_core.bus.handler import Received
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReport, TaskReported
-from retrofill_core.deadlines.calling import Listed, insert_listed
+from retrofill_core.deadlines import Listed, insert_listed
 from retrofill_core.domain.callback import Occasion
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, listed, reviews, run_cancels, task_runs
+from retrofill_core.store import attempts, backfills, listed, run_cancels, task_runs
 from retrofill_core.store import runs as store
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.rows import Attempt, Run
@@ -169,7 +169,7 @@ def _approvals(tx: Transaction, rows: Rows, definitions: Definitions) -> dict[st
     None is approved while a run of it publishes, so this stays true of such a run.
     """
     reviewed = definitions.reviewed(tx.conn, {row.backfill_id for row in rows.runs.values()})
-    return reviews.approvals(tx.conn, reviewed) if reviewed else {}
+    return backfills.approvals(tx.conn, reviewed) if reviewed else {}
 
 
 def _to_begin(tx: Transaction, runs: Mapping[int, Run], definitions: Definitions) -> dict[int, PipelineDefinition]:

@@ -13,7 +13,7 @@ from retrofill.states import AttemptState, TaskState
 from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.contract.cost import Cost
+from retrofill_core.contract.fields import Cost
 from retrofill_core.contract.runs import (
     RunAttemptLost,
     RunCancelled,
@@ -26,7 +26,7 @@ from retrofill_core.contract.runs import (
     TaskStateChanged,
 )
 from retrofill_core.contract.topics import Topic
-from retrofill_core.deadlines.arming import resolve
+from retrofill_core.deadlines import resolve
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import LIVE, MACHINE, RunState
 from retrofill_core.store import attempts, deadlines, hosts, task_runs, undo

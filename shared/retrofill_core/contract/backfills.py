@@ -10,13 +10,11 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from retrofill.sdk.names import MAX_BATCH
 from retrofill_core.contract.base import Message, Moment
-from retrofill_core.contract.cost import Cost
-from retrofill_core.contract.fields import BackfillId, Explanation, RunId
-from retrofill_core.domain.backfill import OnRunFailure, Publish, ReprocessBehavior
-from retrofill_core.domain.bounds import Bound
-from retrofill_core.domain.budget import Budget
+from retrofill_core.contract.fields import BackfillId, Cost, Explanation, RunId
+from retrofill_core.domain.backfill import Budget, OnRunFailure, Publish, ReprocessBehavior
 from retrofill_core.domain.data import Name
 from retrofill_core.domain.planning import Reason, SkipReason, Span
+from retrofill_core.domain.schedule import Bound
 
 # Most intervals, and most run ids, that one command names.
 MAX_NAMED = 100

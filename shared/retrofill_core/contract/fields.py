@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from retrofill_core.contract.base import Moment
+from retrofill_core.contract.base import Facts, Moment
 
 PipelineName = Annotated[str, Field(description="Name of the pipeline")]
 BackfillId = Annotated[str, Field(description="Id of the backfill: the key of its request")]
@@ -24,3 +24,25 @@ IntervalStart = Annotated[Moment, Field(description="Start of the data interval:
 IntervalEnd = Annotated[Moment, Field(description="End of the data interval, exclusive")]
 DueAt = Annotated[Moment, Field(description="The moment by which it had to be done")]
 Explanation = Annotated[str, Field(description="Why, in one line for people")]
+
+
+class Cost(Facts):
+    """The resources that Spark reported."""
+
+    core_seconds: float | None = Field(None, ge=0, description="Seconds of executor cores: the run time of all tasks")
+    shuffle_bytes: int | None = Field(None, ge=0, description="Bytes written for shuffles")
+    rows_read: int | None = Field(None, ge=0, description="Rows read from sources")
+    rows_written: int | None = Field(None, ge=0, description="Rows written to sinks")
+
+    def shared_by(self, runs: int) -> Cost:
+        """The part of each of so many runs that were processed in one go."""
+
+        def part(whole: int | None) -> int | None:
+            return None if whole is None else whole // runs
+
+        return Cost(
+            core_seconds=None if self.core_seconds is None else self.core_seconds / runs,
+            shuffle_bytes=part(self.shuffle_bytes),
+            rows_read=part(self.rows_read),
+            rows_written=part(self.rows_written),
+        )

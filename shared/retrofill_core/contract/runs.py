@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from retrofill.errors import head_of
 from retrofill.states import TaskState
 from retrofill_core.contract.base import Message, Moment
-from retrofill_core.contract.cost import Cost
 from retrofill_core.contract.fields import (
     Attempt,
     BackfillId,
+    Cost,
     IntervalEnd,
     IntervalStart,
     PipelineName,

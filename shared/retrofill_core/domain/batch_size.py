@@ -8,7 +8,7 @@ from statistics import median
 
 from retrofill.sdk.names import MAX_BATCH
 from retrofill.states import AttemptMode, AttemptOutcome
-from retrofill_core.domain.alert import Reference
+from retrofill_core.domain.deadline import Reference
 from retrofill_core.domain.pipeline import PipelineDefinition
 
 # A size changes by at most this factor at once: an estimate is reliable near the sizes it is from.

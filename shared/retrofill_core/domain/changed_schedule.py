@@ -7,9 +7,9 @@ from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from retrofill_core.domain.backfill import ReprocessBehavior
+from retrofill_core.domain.cron import Ticks
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import Intervals, Reason, Rejection
-from retrofill_core.domain.ticks import Ticks
 
 # How far back the last tick may be: of a schedule with a day, a week, a month, a year between two, or
 # four, as for February 29, and eight around 1900.

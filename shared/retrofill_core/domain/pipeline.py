@@ -24,13 +24,12 @@ from retrofill.sdk.names import (
 from retrofill.sdk.sql_text import GIVEN, BadSql, statements
 from retrofill.sdk.tables import REDIRECTIONS
 from retrofill.sdk.texts import fields_between, outline
-from retrofill_core.domain.alert import FINISH_BY, DeadlineAlert
-from retrofill_core.domain.bounds import Bound
-from retrofill_core.domain.callback import Occasion
-from retrofill_core.domain.callback_rule import CallbackRule, check_rules
+from retrofill_core.domain.callback import CallbackRule, Occasion, check_rules
 from retrofill_core.domain.cron import check_schedule
 from retrofill_core.domain.data import Data, Name
+from retrofill_core.domain.deadline import FINISH_BY, DeadlineAlert
 from retrofill_core.domain.environment import SHA256, PackedEnvironment
+from retrofill_core.domain.schedule import Bound
 
 
 def check_timezone(name: str) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from retrofill_core.domain.ticks import FIRST_YEAR, LAST_YEAR, ONE_DAY, Ticks
+from pydantic import BeforeValidator
+
+from retrofill_core.domain.cron import FIRST_YEAR, LAST_YEAR, ONE_DAY, Ticks
 
 # Upper bounds of what clock changes skip: at most four changes a year (Morocco), each skipping an
 # hour, which affects two by name; and a move across the date line, which skips a day.
@@ -90,3 +94,26 @@ def range_bound(value: date | datetime, timezone: str, *, end: bool) -> datetime
             f"{value.isoformat()} is outside the calendar, which has the years {FIRST_YEAR} to {LAST_YEAR}"
         )
     return moment
+
+
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def parse_bound(value: Any) -> Any:
+    """Parse a date, or a datetime with an offset. Raises ``ValueError``."""
+    if not isinstance(value, str):
+        if isinstance(value, date):
+            return value
+        raise ValueError("not a string: use a date like 2024-01-31 or a datetime with an offset")
+    if DATE.fullmatch(value):
+        return date.fromisoformat(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError(f"{value[:40]!r} is neither a date like 2024-01-31 nor a datetime with an offset") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{value!r} has no UTC offset: write it like 2024-01-31T00:00:00+00:00, or as a bare date")
+    return moment
+
+
+Bound = Annotated[datetime | date, BeforeValidator(parse_bound)]

@@ -1,23 +1,127 @@
-"""Backfills, their requests and their commands as rows."""
+"""Backfills, their requests and their commands as rows.
+
+A backfill counts its approvals, and a run notes for which review its output waits: it is approved once there are more
+approvals than that. What somebody changed during a review, or what ran after it, waits for the next one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, exists, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Text,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
-from retrofill_core.domain.backfill import ACTIVE, MACHINE, BackfillState, OnRunFailure
+from retrofill_core.domain.backfill import ACTIVE, MACHINE, BackfillState, Budget, OnRunFailure, Spent, used_up
 from retrofill_core.domain.run import GOING, RunState
 from retrofill_core.store.arrays import one_of
-from retrofill_core.store.budgets import may_be_used_up
-from retrofill_core.store.failures import failed_since_resume, has_failed
-from retrofill_core.store.reviews import APPROVED, WAITS, staged_and
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.failures import count_failed, failed_since_resume, has_failed
+from retrofill_core.store.progress import Announced, costs
 from retrofill_core.store.rows import Backfill, Planned, columns_of
 from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import backfill, backfill_command, backfill_request, run, run_cancel
 from retrofill_core.store.transition import transition
+
+
+def budget_of(row: Backfill | Announced) -> Budget | None:
+    """The budget of a backfill, if any."""
+    return Budget.of(row.budget_failed_runs, row.budget_core_hours, row.budget_until)
+
+
+def budget_columns(budget: Budget | None) -> dict[str, Any]:
+    """A budget as columns of the backfill's row."""
+    return {f"budget_{name}": getattr(budget, name, None) for name in Budget.model_fields}
+
+
+def budget_spent(conn: Connection, id: str) -> Spent:
+    """What the backfill used until now."""
+    used = costs(conn, [id]).get(id, {}).get("core_seconds")
+    return Spent(count_failed(conn, id), used or 0.0, database_now(conn))
+
+
+def budget_exceeded(conn: Connection, id: str, budget: Budget | None) -> str | None:
+    """Which limit of ``budget`` the backfill has reached, for people. ``None``: no one."""
+    return None if budget is None else used_up(budget, budget_spent(conn, id))
+
+
+_failed = run.alias("failed_of_budget")
+
+
+def budget_may_be_used_up() -> ColumnElement[bool]:
+    """A condition on ``backfill``: its failed runs or the time used up its budget.
+
+    Core-hours are compared less often, with its progress: their sum reads all attempts.
+    """
+    failed = select(_failed.c.id).where(_failed.c.backfill_id == backfill.c.id, has_failed(_failed))
+    return and_(
+        in_state(backfill, BackfillState.RUNNING),
+        or_(
+            backfill.c.budget_until <= func.clock_timestamp(),
+            and_(
+                backfill.c.budget_failed_runs.is_not(None),
+                exists(failed.offset(backfill.c.budget_failed_runs - 1)),
+            ),
+        ),
+    )
+
+
+# An older planner counts no approval.
+_APPROVALS = case(
+    (backfill.c.approved_at.is_(None), literal(0, Integer)),
+    else_=func.greatest(backfill.c.approvals, literal(1, Integer)),
+)
+# Of a backfill: its accepted runs that wait for a lower review than this are published.
+PUBLISHES_BELOW = case((backfill.c.review, _APPROVALS), else_=literal(1, Integer))
+# Of a staged run and its backfill.
+WAITS = and_(backfill.c.review, run.c.review >= _APPROVALS)
+APPROVED = or_(~backfill.c.review, run.c.review < _APPROVALS)
+_REVIEWED = select(backfill.c.id, _APPROVALS).where(one_of(backfill.c.id, "ids"), backfill.c.review)
+
+
+def approvals(conn: Connection, ids: Collection[str]) -> dict[str, int]:
+    """How often those of these backfills that are reviewed were approved."""
+    return {row[0]: row[1] for row in conn.execute(_REVIEWED, {"ids": sorted(ids)})}
+
+
+def staged_and(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether the backfill has such a staged run."""
+    return (
+        select(run.c.id).where(run.c.backfill_id == backfill.c.id, in_state(run, RunState.STAGED), condition).exists()
+    )
+
+
+_CHANGED = (
+    select(run.c.interval_start)
+    .where(
+        run.c.backfill_id == bindparam("backfill"),
+        in_state(run, RunState.STAGED),
+        run.c.outputs.op("->>", return_type=Text())(constant("changed")).is_not(None),
+    )
+    .order_by(run.c.interval_start)
+)
+
+
+def reviewed_again(conn: Connection, backfill_id: str) -> list[datetime]:
+    """Starts of the intervals whose output waits for a review again, because others changed what it would replace."""
+    return list(conn.execute(_CHANGED, {"backfill": backfill_id}).scalars())
+
 
 COLUMNS = columns_of(Backfill, backfill)
 
@@ -155,7 +259,7 @@ _TO_BE_DECIDED = _STILL_ACTIVE.where(
     ~(_QUEUED | _GOING)
     | (_BEFORE_REVIEW & ~(_QUEUED | _EXECUTES | _PUBLISHES))
     | ((backfill.c.on_run_failure != constant(OnRunFailure.CONTINUE)) & failed_since_resume())
-    | may_be_used_up()
+    | budget_may_be_used_up()
 )
 _RUN_CANCELLED = (
     select(run_cancel.c.run_id)

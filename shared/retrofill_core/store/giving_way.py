@@ -6,15 +6,77 @@ way is served last, so it comes after others with as many.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, FromClause, Interval, Text, and_, case, exists, func, literal, or_, select
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    DateTime,
+    FromClause,
+    Integer,
+    Interval,
+    Text,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+)
+from sqlalchemy.dialects.postgresql import insert as upsert
 
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.failures import failed_since_resume
 from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import attempt, backfill, host, pipeline, run, seat, seat_wait
+
+
+class SeatKind(NamedTuple):
+    """The seats that a backfill can use: of a pool, for spark-submit or with a warm driver."""
+
+    pool: str
+    submits: bool
+
+
+class Rank(NamedTuple):
+    """Who gets a free seat: the backfill with the fewest live attempts, then the one that waits longest."""
+
+    live: int
+    since: datetime
+
+
+_WAITS = {
+    "live": bindparam("fewest", type_=Integer),
+    "since": bindparam("waits_since", type_=DateTime(timezone=True)),
+    "until": func.clock_timestamp() + bindparam("seconds", type_=Interval),
+}
+_SUBMITS = bindparam("by_submit", type_=Boolean)
+_WAIT = (
+    upsert(seat_wait)
+    .values(shard=bindparam("ours"), pool=bindparam("of_pool"), submits=_SUBMITS, **_WAITS)
+    .on_conflict_do_update(index_elements=[seat_wait.c.shard, seat_wait.c.pool, seat_wait.c.submits], set_=_WAITS)
+)
+_WAIT_NO_MORE = delete(seat_wait).where(
+    seat_wait.c.shard == bindparam("ours"), seat_wait.c.pool == bindparam("of_pool"), seat_wait.c.submits == _SUBMITS
+)
+
+
+def wait_for_seat(conn: Connection, shard: int, kind: SeatKind, first: Rank, seconds: float) -> None:
+    """For so long, others leave a seat of this kind to this shard's ``first`` backfill that waits for one."""
+    given: dict[str, object] = {"ours": shard, "of_pool": kind.pool, "by_submit": kind.submits}
+    given |= {"fewest": first.live, "waits_since": first.since, "seconds": timedelta(seconds=seconds)}
+    conn.execute(_WAIT, given)
+
+
+def wait_for_no_seat(conn: Connection, shard: int, kind: SeatKind) -> None:
+    conn.execute(_WAIT_NO_MORE, {"ours": shard, "of_pool": kind.pool, "by_submit": kind.submits})
+
 
 # A batch keeps its seat for at least so long. What follows in the seat opens a session, which takes up to half a second
 # in a warm driver and about 12 s by spark-submit: at most a tenth or a sixth of the time goes into turns.

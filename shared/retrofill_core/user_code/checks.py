@@ -7,10 +7,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from retrofill_core.domain.alert import DeadlineAlert
-from retrofill_core.domain.callback_rule import CallbackRule
+from retrofill_core.domain.callback import CallbackRule, Target
+from retrofill_core.domain.deadline import DeadlineAlert
 from retrofill_core.domain.pipeline import TaskDefinition
-from retrofill_core.domain.target import Target
 
 _KINDS: dict[str, Any] = {"task": TaskDefinition, "target": Target, "rule": CallbackRule, "alert": DeadlineAlert}
 
@@ -27,7 +26,7 @@ def _model(kind: str) -> TypeAdapter[Any]:
 
 def text_of(error: BaseException) -> str:
     """An error's text. The first line of pydantic's own is only the number of errors."""
-    from retrofill_core.contract.explain import explain
+    from retrofill_core.contract.base import explain
 
     # Of a task, people write these fields as arguments of ``Pipeline.submit``, ``command`` or ``sql``.
     return explain(error, within=("submit", "sql")) if isinstance(error, ValidationError) else str(error)

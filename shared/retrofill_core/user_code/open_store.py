@@ -6,8 +6,7 @@ from pathlib import Path
 
 from retrofill_core.setting_types import store_options
 from retrofill_core.settings import Settings
-from retrofill_core.user_code.folder_store import FolderStore
-from retrofill_core.user_code.store import CodeStore
+from retrofill_core.user_code.store import CodeStore, FolderStore
 
 FILE = "file://"
 

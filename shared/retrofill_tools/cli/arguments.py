@@ -17,11 +17,9 @@ from pydantic import ValidationError
 from retrofill.errors import WrongUsage
 from retrofill.sdk.names import MAX_BATCH
 from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.contract.base import Undecodable, decode_object
-from retrofill_core.contract.explain import explain
-from retrofill_core.domain.backfill import OnRunFailure, Publish, ReprocessBehavior
-from retrofill_core.domain.bounds import parse_bound
-from retrofill_core.domain.budget import Budget
+from retrofill_core.contract.base import Undecodable, decode_object, explain
+from retrofill_core.domain.backfill import Budget, OnRunFailure, Publish, ReprocessBehavior
+from retrofill_core.domain.schedule import parse_bound
 from retrofill_tools.cli.options import pipeline_names
 from retrofill_tools.client.connect import local_user
 

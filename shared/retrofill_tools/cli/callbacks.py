@@ -11,8 +11,7 @@ from retrofill.errors import UserError, WrongUsage
 from retrofill_core.contract.base import MAX_INT, Message
 from retrofill_core.contract.deadlines import CallbackReplayed, CallbackReplayRequested
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.callback import CallbackState
-from retrofill_core.domain.target import shown
+from retrofill_core.domain.callback import CallbackState, shown
 from retrofill_core.settings import Settings
 from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
 from retrofill_tools.cli.output import print_facts, print_json, print_table, print_text

@@ -17,7 +17,7 @@ from retrofill_core.domain.batch_size import Size, next_size
 from retrofill_core.domain.estimate import Estimate
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import MACHINE, RunState
-from retrofill_core.store import budgets, reviews, rows
+from retrofill_core.store import backfills, rows
 from retrofill_core.store.backfills import run_counts
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.durations import recent
@@ -269,8 +269,8 @@ def describe_backfill(conn: Connection, of: Backfill, failures: int) -> FullBack
     """With at most ``failures`` of its failed runs."""
     by_state = run_counts(conn, of.id)
     first_started_at, last_finished_at, runs_started_again = _run_times(conn, of.id)
-    until, budget = of.ended_at or database_now(conn), budgets.of_row(of)
-    changed = reviews.changed(conn, of.id) if of.state == BackfillState.IN_REVIEW else []
+    until, budget = of.ended_at or database_now(conn), backfills.budget_of(of)
+    changed = backfills.reviewed_again(conn, of.id) if of.state == BackfillState.IN_REVIEW else []
     return FullBackfill(
         id=of.id,
         pipeline=of.pipeline,
@@ -394,7 +394,7 @@ def _used_up(conn: Connection, of: Backfill) -> str | None:
     """Why a resume would be refused."""
     if of.state != BackfillState.PAUSED:
         return None
-    why = budgets.exceeded(conn, of.id, budgets.of_row(of))
+    why = backfills.budget_exceeded(conn, of.id, backfills.budget_of(of))
     return None if why is None else f"its budget is used up: {why}; retrofill backfill resume {of.id} --budget …"
 
 

@@ -11,9 +11,8 @@ from sqlalchemy import ARRAY, ColumnElement, Connection, Select, Text, func, sel
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from retrofill.masking import masked
-from retrofill_core.domain.callback import CallbackState
+from retrofill_core.domain.callback import CallbackState, shown
 from retrofill_core.domain.deadline import DeadlineState
-from retrofill_core.domain.target import shown
 from retrofill_core.store.tables import callback, deadline, receiver, run, webhook_off
 from retrofill_tools.client.documents import names
 

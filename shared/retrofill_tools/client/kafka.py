@@ -17,8 +17,7 @@ from retrofill_core.bus.clients import admin, producer, reader
 from retrofill_core.bus.dead_letters import PREFIX
 from retrofill_core.bus.envelope import headers_of, read_headers, wire_headers
 from retrofill_core.contract.base import Message, Undecodable, decode, decode_object
-from retrofill_core.contract.partitioning import ANY, partition_of, place_of
-from retrofill_core.contract.topics import CLI_CLIENT, SERVICES, Topic
+from retrofill_core.contract.topics import ANY, CLI_CLIENT, SERVICES, Topic, partition_of, place_of
 from retrofill_core.settings import Settings
 
 # The client library logs connection errors; commands report them in their one-line message instead.

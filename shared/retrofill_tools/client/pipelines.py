@@ -12,10 +12,9 @@ from sqlalchemy import Connection, func, select
 from retrofill.errors import NotThere
 from retrofill.masking import masked_conf
 from retrofill.sdk.names import DEFAULT_POOL
-from retrofill_core.domain.callback import Occasion
+from retrofill_core.domain.callback import Occasion, shown
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import unknown_pipeline
-from retrofill_core.domain.target import shown
 from retrofill_core.store import pipelines as stored_pipelines
 from retrofill_core.store.pipelines import StoredPipeline
 from retrofill_core.store.tables import backfill, pipeline

@@ -19,9 +19,8 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.pipelines import StoredPipeline
-from retrofill_core.store.planning import decide
+from retrofill_core.store.planning import decide, shared_places
 from retrofill_core.store.progress import history
-from retrofill_core.store.script_arguments import shared_places
 from retrofill_tools.client.backfills import TimeLeft, time_left
 from retrofill_tools.client.hosts import Host, find_hosts, serving, why_unserved
 from retrofill_tools.client.pipelines import find_pipeline, unstaged_by_pipeline

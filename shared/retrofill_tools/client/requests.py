@@ -14,10 +14,10 @@ from sqlalchemy import Connection, select
 
 from retrofill.errors import UserError
 from retrofill_core.contract.backfills import MAX_DATES, BackfillRequested
-from retrofill_core.domain.alert import FINISH_BY
 from retrofill_core.domain.backfill import Publish, ReprocessBehavior
+from retrofill_core.domain.deadline import FINISH_BY
 from retrofill_core.domain.planning import Intervals
-from retrofill_core.store import budgets
+from retrofill_core.store import backfills
 from retrofill_core.store.clock import database_now
 from retrofill_core.store.retries import not_done
 from retrofill_core.store.tables import deadline
@@ -82,7 +82,7 @@ COPIED: Mapping[str, Callable[[Backfill], Any]] = {
     "latest_code": attrgetter("code_follows"),
     "publish": lambda of: Publish.REVIEW if of.review else Publish.AT_ONCE,
     # The whole one again: it counts from the new request.
-    "budget": budgets.of_row,
+    "budget": backfills.budget_of,
     "reprocess_behavior": _behavior,
 }
 # Option → the column of the backfill's deadline that it became.

@@ -21,9 +21,8 @@ from tests.support.replica import Replica
 from tests.support.sampling import Sampler, most_at_once, most_live, work_of
 from tests.support.stacks import stack
 
-from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.runs import AttemptEnded, RunReported
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 
 __all__ = ["stack"]
 LIMIT = 3

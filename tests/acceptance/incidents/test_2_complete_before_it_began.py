@@ -30,8 +30,7 @@ from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.servers import Servers
 from tests.support.tiers import some
 
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 
 PLANNED, REJECTED, SUCCEEDED = "BackfillPlanned", "BackfillRejected", "BackfillSucceeded"
 # A story mostly waits for the broker to notice a dead member, so several run concurrently.

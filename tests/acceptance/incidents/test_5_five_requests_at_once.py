@@ -23,8 +23,7 @@ from tests.support.servers import Servers
 from retrofill_core.bus.clients import producer
 from retrofill_core.bus.envelope import headers_of, wire_headers
 from retrofill_core.contract.backfills import BackfillCancelRequested, BackfillRequested
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import PLANNER, Topic
+from retrofill_core.contract.topics import PLANNER, Topic, partition_of
 
 PLANNERS = 3
 CLIENTS = 5

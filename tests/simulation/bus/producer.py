@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from retrofill_core.contract.partitioning import ANY
+from retrofill_core.contract.topics import ANY
 from tests.simulation.bus.broker import Fence
 from tests.simulation.bus.connections import Connections, refused
 

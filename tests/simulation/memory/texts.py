@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from retrofill_core.deadlines.inserting import RESERVE
+from retrofill_core.deadlines import RESERVE
 from retrofill_core.store.retries import NEXT_IDS
 from tests.simulation.memory.froms import Outcome
 from tests.simulation.memory.rows import Tx

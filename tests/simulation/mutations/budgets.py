@@ -11,8 +11,8 @@ from backfill_planner import endings
 from backfill_planner.decide import Pause, answer_command, judge
 from retrofill_core.contract.backfills import BackfillPaused
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.budget import used_up
-from retrofill_core.store import backfills, budgets, progress
+from retrofill_core.domain.backfill import used_up
+from retrofill_core.store import backfills, progress
 from tests.simulation.mutations.patch import Patch
 
 
@@ -55,7 +55,7 @@ def pauses_before_the_budget_is_used_up(patch: Patch) -> None:
         return used_up(budget, hasty) if spent.failed_runs or budget.failed_runs == 1 else None
 
     patch(backfills, "to_be_decided", backfills.still_active)
-    patch(budgets, "used_up", early)
+    patch(backfills, "used_up", early)
 
 
 def progress_is_announced_again(patch: Patch) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import and_, func, select, update
 import backfill_planner.endings
 import callback_runner.collected
 import deadline_watcher.decide
-import retrofill_core.deadlines.calling
+import retrofill_core.deadlines
 import run_starter.reports.handling
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState, Occasion
@@ -112,7 +112,7 @@ def failures_join_what_was_called(patch: Patch) -> None:
 
 def any_order(patch: Patch) -> None:
     """Callbacks about one backfill do not wait for each other."""
-    patch(retrofill_core.deadlines.calling, "order_key", lambda *_: None)
+    patch(retrofill_core.deadlines, "order_key", lambda *_: None)
 
 
 def everything_is_dropped(patch: Patch) -> None:

@@ -25,9 +25,8 @@ from retrofill_core.contract.backfills import (
     BackfillPublishRequested,
     BackfillResumeRequested,
 )
-from retrofill_core.domain.backfill import ACTIVE, MACHINE, OnRunFailure
+from retrofill_core.domain.backfill import ACTIVE, MACHINE, Budget, OnRunFailure
 from retrofill_core.domain.backfill import BackfillState as S
-from retrofill_core.domain.budget import Budget
 from retrofill_core.store.backfills import Progress
 
 PAUSE, RESUME, CANCEL = BackfillPauseRequested(), BackfillResumeRequested(), BackfillCancelRequested()

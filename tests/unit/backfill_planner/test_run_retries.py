@@ -16,9 +16,8 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import RunRetryRequested
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import PLANNER, Topic
-from retrofill_core.deadlines.inserting import Subject, insert_deadlines
-from retrofill_core.domain.alert import DeadlineAlert
-from retrofill_core.domain.deadline import Arming, DeadlineState
+from retrofill_core.deadlines import Subject, insert_deadlines
+from retrofill_core.domain.deadline import Arming, DeadlineAlert, DeadlineState
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import backfills
 from retrofill_core.store import tables as t

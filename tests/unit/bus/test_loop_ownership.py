@@ -15,8 +15,7 @@ from retrofill_core.bus.worker import batches, checks, context, failures, loop
 from retrofill_core.bus.worker.batches import Work
 from retrofill_core.bus.worker.loop import Loop
 from retrofill_core.bus.worker.shard import Ownership
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import PLANNER
+from retrofill_core.contract.topics import PLANNER, partition_of
 
 PIPELINES, REQUESTS, EVENTS = map(str, PLANNER.reads)
 

@@ -20,8 +20,7 @@ from retrofill_core.bus.worker.failures import Failures
 from retrofill_core.bus.worker.intake import Intake
 from retrofill_core.bus.worker.shard import Ownership, TopicQueue
 from retrofill_core.bus.worker.shards import STUCK_FAILURES
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import WATCHER, Topic
+from retrofill_core.contract.topics import WATCHER, Topic, partition_of
 
 TOPIC = str(Topic.DEADLINES)
 KEY, BODY = b"7", b'{"type":"DeadlineResolved","deadline_id":7}'

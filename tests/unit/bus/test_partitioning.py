@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrofill_core.contract.partitioning import murmur2, partition_of, partitions_of
+from retrofill_core.contract.topics import murmur2, partition_of, partitions_of
 
 # From Apache Kafka's own test of its murmur2, as signed 32-bit integers.
 KAFKA = {

@@ -10,9 +10,8 @@ from retrofill_core.bus.envelope import MAX_HEADER_BYTES, Record, read_headers
 from retrofill_core.bus.handler import Received
 from retrofill_core.bus.worker.triage import MAX_KEY, Dead, Misplaced, triage
 from retrofill_core.contract.backfills import BackfillPauseRequested, BackfillRequested
-from retrofill_core.contract.partitioning import partition_of
 from retrofill_core.contract.pipelines import PipelineApplied
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 
 PARTITIONS = 4
 TOPIC_ID = "topic-id"

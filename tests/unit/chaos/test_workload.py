@@ -18,8 +18,7 @@ from retrofill_core.contract.backfills import (
     RunCancelRequested,
     RunRetryRequested,
 )
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import Topic
+from retrofill_core.contract.topics import Topic, partition_of
 
 
 def played(seed: int, steps: int = 200) -> tuple[Script, list[Step]]:

@@ -12,10 +12,9 @@ from tests.support.sessions import MemoryStore
 
 from backfill_planner.requests import _of_backfill
 from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.deadlines.inserting import Subject, insert_deadlines
-from retrofill_core.domain.alert import finish_by
+from retrofill_core.deadlines import Subject, insert_deadlines
 from retrofill_core.domain.backfill import ReprocessBehavior
-from retrofill_core.domain.deadline import Arming, DeadlineState
+from retrofill_core.domain.deadline import Arming, DeadlineState, finish_by
 from retrofill_core.store import tables as t
 from retrofill_tools.client.backfills import find_backfill
 from retrofill_tools.client.requests import COPIED, NOT_COPIED, OF_DEADLINE, requested_again

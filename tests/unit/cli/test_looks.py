@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from retrofill.errors import WrongUsage
-from retrofill_core.domain.budget import Budget
+from retrofill_core.domain.backfill import Budget
 from retrofill_core.domain.estimate import Estimate
 from retrofill_tools.cli.arguments import read_budget
 from retrofill_tools.cli.output import cell, cost, counts, duration, moment

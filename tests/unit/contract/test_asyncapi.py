@@ -17,9 +17,8 @@ from tests.support.contract import FOLDER, Document, found, headers_of, topics, 
 
 from retrofill_core.bus.envelope import new_headers
 from retrofill_core.contract.base import REGISTRY
-from retrofill_core.contract.headers import ALWAYS
 from retrofill_core.contract.topics import SERVICES, Topic
-from retrofill_core.contract.topics_of import TRAFFIC
+from retrofill_core.contract.topics_of import ALWAYS, TRAFFIC
 from retrofill_core.settings import Settings
 
 ROOT = Path(__file__).parents[3]

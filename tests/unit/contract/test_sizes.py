@@ -10,7 +10,7 @@ import pytest
 from callback_runner.collected import ERROR_CHARACTERS, LISTED
 from retrofill.outputs.staging import MAX_OUTPUTS, MAX_OUTPUTS_BYTES
 from retrofill_core.contract.base import Message
-from retrofill_core.contract.callbacks import FailedRun, RunsFailed
+from retrofill_core.contract.deadlines import FailedRun, RunsFailed
 from retrofill_core.contract.runs import ErrorInfo, PublishedOutput, RunReported, RunStaged
 from retrofill_core.settings import Settings
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from retrofill_core.domain import schedule as schedules
+from retrofill_core.domain.cron import Ticks
 from retrofill_core.domain.schedule import range_bound
-from retrofill_core.domain.ticks import Ticks
 
 NEW_YORK, BERLIN, SAO_PAULO = "America/New_York", "Europe/Berlin", "America/Sao_Paulo"
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from retrofill_core.domain.budget import Budget, Spent, used_up
+from retrofill_core.domain.backfill import Budget, Spent, used_up
 
 NOW = datetime(2026, 3, 2, 18, tzinfo=UTC)
 NOTHING = Spent(0, 0.0, NOW)

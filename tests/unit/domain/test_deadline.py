@@ -7,10 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from retrofill_core.domain.alert import DeadlineAlert, Reference
+from retrofill_core.domain.deadline import DeadlineAlert, Reference, Scope, Watched, arm, arm_by_average, judge
 from retrofill_core.domain.deadline import DeadlineState as S
 from retrofill_core.domain.deadline import End as E
-from retrofill_core.domain.deadline import Scope, Watched, arm, arm_by_average, judge
 
 DUE = datetime(2024, 3, 1, 12, tzinfo=UTC)
 TICK = timedelta(microseconds=1)

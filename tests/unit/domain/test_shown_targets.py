@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrofill_core.domain.target import shown
+from retrofill_core.domain.callback import shown
 
 
 @pytest.mark.parametrize(

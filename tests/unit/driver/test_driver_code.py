@@ -17,7 +17,7 @@ from retrofill.user_code.attempt_code import Code, CodeMoved
 from retrofill_core.domain.pipeline import CodeLocation
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import build
-from retrofill_core.user_code.folder_store import FolderStore
+from retrofill_core.user_code.store import FolderStore
 from retrofill_core.user_code.unpacked import unpacked
 
 TEXT = "from retrofill import Pipeline\nimport {helper}\nflights = Pipeline({helper}.NAME, schedule='@daily')\n"

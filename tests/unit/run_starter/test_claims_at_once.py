@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from retrofill_core.bus.faults import Conflict, Fenced, Poison
 from retrofill_core.bus.worker.rechecks import ALL_ACTIVE
+from retrofill_core.store.giving_way import Rank
 from retrofill_core.store.hosts import SEAT_CHANNEL
 from retrofill_core.store.runs import SLOT_CHANNEL
-from retrofill_core.store.seat_waits import Rank
 from run_starter.claims.checks import Claims
 from run_starter.handler import StarterHandler
 from run_starter.memory import (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrofill_core.store.giving_way import Rank
 from retrofill_core.store.hosts import Seat
-from retrofill_core.store.seat_waits import Rank
 from run_starter import sharing
 from run_starter.sharing import RESERVED, FreeSeats, FreeSlots, PipelineSlots, Rivals, Shortage, most
 

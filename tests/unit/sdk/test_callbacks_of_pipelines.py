@@ -10,10 +10,8 @@ from tests.support.loading import definition_of
 
 from retrofill import Callback, KafkaTopic, Pipeline, Webhook
 from retrofill.errors import UserError
-from retrofill_core.domain.callback import Occasion
-from retrofill_core.domain.callback_rule import DIGEST_SECONDS, MAX_RULES
+from retrofill_core.domain.callback import DIGEST_SECONDS, MAX_RULES, Occasion, options_of
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
-from retrofill_core.domain.target import options_of
 from retrofill_core.settings import Settings
 from retrofill_tools.cli.pipelines import check_targets
 

@@ -12,9 +12,8 @@ from tests.support.sessions import MemoryStore, rollback
 from retrofill_core.bus.faults import Fenced, Poison
 from retrofill_core.bus.transaction import Move, lock_shard, move_offsets, update_shard
 from retrofill_core.contract.topics import RUN_STARTER
-from retrofill_core.deadlines import inserting
-from retrofill_core.domain.alert import DeadlineAlert
-from retrofill_core.domain.deadline import Arming, DeadlineState
+from retrofill_core.deadlines import Subject, insert_deadlines, last_runtimes
+from retrofill_core.domain.deadline import Arming, DeadlineAlert, DeadlineState
 from retrofill_core.store import (
     attempts,
     backfills,
@@ -25,6 +24,7 @@ from retrofill_core.store import (
     digests,
     durations,
     failures,
+    giving_way,
     hosts,
     launches,
     listed,
@@ -35,7 +35,6 @@ from retrofill_core.store import (
     retries,
     run_cancels,
     runs,
-    seat_waits,
     subjects,
     task_runs,
     write_locks,
@@ -49,7 +48,7 @@ OWN = SERVICE_TABLES[RUN_STARTER.package]
 KIND = digests.DigestKind("p", "a", "t", 5.0)
 NEW = attempts.NewAttempt("b", 1, "each", 0, 1, 1, 1, {}, "h", 1, 1)
 ALERT = DeadlineAlert.model_validate(alert("x", "RUN_QUEUED_AT", 1, callback="page"))
-SUBJECTS = [inserting.Subject(None, Arming(NOW, DeadlineState.ARMED))]
+SUBJECTS = [Subject(None, Arming(NOW, DeadlineState.ARMED))]
 CALL = callbacks.NewCallback(1, 0, "f", "function", {}, {}, {}, "p", NOW)
 OUT = outbox.Outgoing("t", b"k", b"v", ())
 # Each works on a database without rows.
@@ -75,10 +74,10 @@ HOT = {
     "seats freed": lambda conn: hosts.free(conn, {1: True}),
     "unacknowledged": lambda conn: hosts.unacknowledged(conn, [1]),
     "attempts of silent hosts": lambda conn: hosts.silent(conn, [1]),
-    "shard waits": lambda conn: seat_waits.wait(
-        conn, 0, seat_waits.SeatKind("default", False), seat_waits.Rank(1, NOW), 1.0
+    "shard waits": lambda conn: giving_way.wait_for_seat(
+        conn, 0, giving_way.SeatKind("default", False), giving_way.Rank(1, NOW), 1.0
     ),
-    "shard waits no more": lambda conn: seat_waits.wait_no_more(conn, 0, seat_waits.SeatKind("default", False)),
+    "shard waits no more": lambda conn: giving_way.wait_for_no_seat(conn, 0, giving_way.SeatKind("default", False)),
     "writes undecided": lambda conn: write_locks.undecided(conn, ["w"]),
     "who writes": lambda conn: write_locks.held(conn, ["w"]),
     "who waits to write": lambda conn: write_locks.waiting(conn, ["w"]),
@@ -143,8 +142,8 @@ HOT = {
     "failures": lambda conn: failures.count_failed(conn, "b"),
     "outbox filled": lambda conn: outbox.insert_rows(conn, OWN, [OUT]),
     "outbox": lambda conn: outbox.take(conn, OWN, 1, 1, ["t"]),
-    "deadlines armed": lambda conn: inserting.insert_deadlines(conn, "b", "p", ALERT, SUBJECTS, 1),
-    "runtimes": lambda conn: inserting.last_runtimes(conn, 1, 5),
+    "deadlines armed": lambda conn: insert_deadlines(conn, "b", "p", ALERT, SUBJECTS, 1),
+    "runtimes": lambda conn: last_runtimes(conn, 1, 5),
     "deadlines due": lambda conn: deadlines.lock_due(conn, 0, [1]),
     "deadlines named": lambda conn: deadlines.lock_named(conn, 0, [1]),
     "armed deadlines": lambda conn: deadlines.armed(conn, 0, [1]),

@@ -10,7 +10,7 @@ from tests.support.definitions import daily
 
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import Intervals, Reason
-from retrofill_core.store.script_arguments import shared_places, unfillable
+from retrofill_core.store.planning import shared_places, unfillable
 
 # An hour before the clock in Los Angeles shows one hour twice.
 FIRST = datetime(2023, 11, 5, 7, tzinfo=UTC)

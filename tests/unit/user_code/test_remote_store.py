@@ -11,10 +11,9 @@ import pytest
 from retrofill_core.settings import Settings
 from retrofill_core.user_code import remote_store
 from retrofill_core.user_code.archive import Archive
-from retrofill_core.user_code.folder_store import FolderStore
 from retrofill_core.user_code.open_store import open_store
 from retrofill_core.user_code.remote_store import RemoteStore
-from retrofill_core.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable
+from retrofill_core.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable, FolderStore
 
 ARCHIVE = Archive(b"an archive", 1, 10)
 SECRET = "hunter2-hunter2"

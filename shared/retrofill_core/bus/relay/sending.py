@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.relay.cursor import CURSOR_PARTITION, KAFKA_SECONDS
 from retrofill_core.bus.relay.refusals import ROW_CODES, TOPIC_CODES, Refusal
-from retrofill_core.contract.partitioning import place_of
+from retrofill_core.contract.topics import place_of
 from retrofill_core.store.outbox import Stored, unpack_headers
 
 # After this long without a single delivery, the rest will not be delivered either.

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from retrofill_core.bus.envelope import BAD_NAME, ID_NAMESPACE, MAX_HEADER_BYTES, Record, header_bytes
 from retrofill_core.bus.handler import Received
 from retrofill_core.contract.base import Undecodable, decode, decode_object
-from retrofill_core.contract.partitioning import partition_of
-from retrofill_core.contract.topics import COMPACTED, REPUBLISHED, Topic
+from retrofill_core.contract.topics import COMPACTED, REPUBLISHED, Topic, partition_of
 
 MAX_KEY = 200
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 # The modules are imported in the order of the tables in ``metadata``.
 # isort: off
 from retrofill_core.store.tables.base import REVISION, SCHEMA, Moment, metadata
-from retrofill_core.store.tables.pipelines import pipeline, pipeline_copy
+from retrofill_core.store.tables.backfills import pipeline, pipeline_copy
 from retrofill_core.store.tables.backfills import backfill, backfill_command, backfill_progress, backfill_request
 from retrofill_core.store.tables.attempts import attempt
-from retrofill_core.store.tables.hosts import host, seat, seat_wait, write_lock, write_wait
+from retrofill_core.store.tables.attempts import host, seat, seat_wait, write_lock, write_wait
 from retrofill_core.store.tables.runs import backfill_interval, run, run_cancel, task_run
-from retrofill_core.store.tables.places import table_place
-from retrofill_core.store.tables.deadlines import deadline, deadline_digest
+from retrofill_core.store.tables.backfills import table_place
+from retrofill_core.store.tables.callbacks import deadline, deadline_digest
 from retrofill_core.store.tables.callbacks import callback, callback_run, receiver, webhook_off
 from retrofill_core.store.tables.bus import SERVICE_TABLES, ServiceTables, installation
 # isort: on

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Column,
     Double,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     Table,
@@ -27,7 +28,43 @@ from retrofill_core.store.tables.base import (
     lock_only,
     metadata,
 )
-from retrofill_core.store.tables.pipelines import pipeline
+
+pipeline = Table(
+    "pipeline",
+    metadata,
+    Column("name", Text, primary_key=True),
+    # A number, so that an exclusion constraint can use it as a range without btree_gist.
+    Column("no", BigInteger, Identity(always=True), nullable=False, unique=True),
+    Column("definition", JSONB, nullable=False),
+    Column("definition_hash", Text, nullable=False),
+    Column("max_active_runs", Integer, nullable=False),
+    Column("applied_at", Moment, nullable=False, server_default=func.clock_timestamp()),
+    Column("removed_at", Moment),
+    lock_only(),
+)
+
+# Messages on pipelines that were applied on a wrong partition and republished: the copy is not
+# applied.
+pipeline_copy = Table(
+    "pipeline_copy",
+    metadata,
+    Column("ce_id", Text, primary_key=True),
+    Column("value_hash", Text, nullable=False),
+    Column("applied_at", Moment, nullable=False, server_default=func.clock_timestamp()),
+)
+
+
+# A pipeline is there from when its first output for the table is accepted. The rows are those of its intervals.
+table_place = Table(
+    "table_place",
+    metadata,
+    # What the format says the table is, whatever its name.
+    Column("identity", Text, primary_key=True),
+    Column("pipeline_no", BigInteger, ForeignKey(pipeline.c.no), primary_key=True),
+    # The columns that tell to which interval a row belongs.
+    Column("key_columns", Text, nullable=False),
+)
+
 
 # The intervals of a backfill, which no other active one of the pipeline shares.
 COVERED = "coalesce(covers_parts, tstzmultirange(covers))"

@@ -1,10 +1,12 @@
-"""Inserting deadlines, those of many runs in one statement."""
+"""Arming deadlines and requesting callbacks: their rows, those of many runs in one statement, and the hints to who handles them."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,13 +29,19 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
+from retrofill.log import get_log
 from retrofill.states import AttemptMode
-from retrofill_core.contract.partitioning import partitions_of
-from retrofill_core.domain.alert import DeadlineAlert
-from retrofill_core.domain.deadline import FIRST, LAST, PAST, Arming, DeadlineState, Due
+from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.transaction import Transaction
+from retrofill_core.contract.deadlines import CallbackRequested, DeadlineArmed, DeadlineResolved
+from retrofill_core.contract.topics import Topic, partition_of, partitions_of
+from retrofill_core.domain.callback import CallbackRule, Occasion, options_of, order_key
+from retrofill_core.domain.deadline import FIRST, LAST, PAST, Arming, DeadlineAlert, DeadlineState, Due
 from retrofill_core.domain.run import RunState
-from retrofill_core.domain.target import options_of
-from retrofill_core.store.arrays import Arrays
+from retrofill_core.domain.templates import expand
+from retrofill_core.store import callbacks, listed
+from retrofill_core.store.arrays import CHUNK, Arrays
+from retrofill_core.store.callbacks import NewCallback
 from retrofill_core.store.listed import next_ids
 from retrofill_core.store.states import constant, in_state
 from retrofill_core.store.tables import Moment, attempt, deadline, run
@@ -228,3 +236,154 @@ def last_runtimes(conn: Connection, pipeline_no: int, last_n: int) -> list[timed
     Of a run in a range of n: a n-th of the range's.
     """
     return [took / runs for took, runs in conn.execute(_RUNTIMES, {"pipeline": pipeline_no, "last": last_n})]
+
+
+# The watcher rereads its index at least this often; only deadlines due sooner need a hint.
+NEAR_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Armer:
+    """Arms deadlines of one backfill."""
+
+    tx: Transaction
+    backfill_id: str
+    pipeline: str
+    partitions: int
+    now: datetime
+
+    def arm(self, alert: DeadlineAlert, subjects: Sequence[Subject]) -> None:
+        """Insert the deadlines of ``alert``, with a hint for each shard that has one due soon."""
+        if not subjects:
+            return
+        new = insert_deadlines(self.tx.conn, self.backfill_id, self.pipeline, alert, subjects, self.partitions)
+        states = Counter(each.arming.state for each in new)
+        self.tx.after_commit.append(lambda: _count(alert, states))
+        for each in _first_of_each_shard(new, self.now):
+            self.tx.emit(Topic.DEADLINES, each.id, DeadlineArmed(deadline_id=each.id, due_at=each.arming.due_at))
+
+    def arm_planned(self, alert: DeadlineAlert, due: Due, starts: Sequence[datetime]) -> None:
+        """Arm ``alert`` for all runs of a plan, with logical dates ``starts`` in start order.
+
+        Only ids pass through this process, in chunks; Postgres computes the rows and moments.
+        """
+        ids = reserve_ids(self.tx.conn, len(starts))
+        for first in range(0, len(starts), CHUNK):
+            insert_planned(
+                self.tx.conn,
+                self.backfill_id,
+                self.pipeline,
+                alert,
+                due,
+                first,
+                ids[first : first + CHUNK],
+                self.partitions,
+            )
+        now = self.now if not alert.fire_if_past else None
+        armed = _between(starts, due, now, None)
+        states = {DeadlineState.ARMED: len(armed), DeadlineState.VOID: len(starts) - len(armed)}
+        self.tx.after_commit.append(lambda: _count(alert, states))
+        near = _between(starts, due, now, self.now + timedelta(seconds=NEAR_SECONDS))
+        hinted: set[int] = set()
+        for place in near:
+            shard = partition_of(str(ids[place]), self.partitions)
+            if shard not in hinted:
+                hinted.add(shard)
+                self.tx.emit(
+                    Topic.DEADLINES, ids[place], DeadlineArmed(deadline_id=ids[place], due_at=due.at(starts[place]))
+                )
+            if len(hinted) == self.partitions:
+                break
+
+
+def resolve(tx: Transaction, deadline_ids: Iterable[int]) -> None:
+    """Hint to the watcher that what these deadlines watch has ended, so they can be decided now."""
+    for each in deadline_ids:
+        tx.emit(Topic.DEADLINES, each, DeadlineResolved(deadline_id=each))
+
+
+def _count(alert: DeadlineAlert, new: Mapping[DeadlineState, int]) -> None:
+    for state in (DeadlineState.ARMED, DeadlineState.VOID):
+        metrics.DEADLINES_ARMED.labels(alert.reference, state).inc(new.get(state, 0))
+
+
+def _between(starts: Sequence[datetime], due: Due, after: datetime | None, until: datetime | None) -> range:
+    """Positions of runs with deadlines due in (``after``, ``until``], found by bisection."""
+    rises = len(starts) < 2 or starts[0] < starts[-1]
+    places = range(len(starts)) if rises else range(len(starts) - 1, -1, -1)
+    low = 0 if after is None else bisect_right(places, after, key=lambda place: due.at(starts[place]))
+    high = len(places) if until is None else bisect_right(places, until, key=lambda place: due.at(starts[place]))
+    return places[low : max(low, high)]
+
+
+def _first_of_each_shard(new: Sequence[NewDeadline], now: datetime) -> Iterable[NewDeadline]:
+    """Each shard's earliest near deadline: with one hint, the watcher finds the others."""
+    first: dict[int, NewDeadline] = {}
+    for each in new:
+        if each.arming.state == DeadlineState.ARMED and (each.arming.due_at - now).total_seconds() <= NEAR_SECONDS:
+            known = first.get(each.shard)
+            if known is None or each.arming.due_at < known.arming.due_at:
+                first[each.shard] = each
+    return first.values()
+
+
+log = get_log(__name__)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A callback to insert: that of ``rule``, at ``place`` of the list for ``occasion``.
+
+    Without an ``event``, it is called with what it collects until its window ends.
+    """
+
+    rule: CallbackRule
+    place: int
+    occasion: Occasion
+    backfill_id: str
+    pipeline: str
+    kwargs: Mapping[str, Any]
+    event: Mapping[str, Any] = field(default_factory=dict)
+
+
+def insert_listed(tx: Transaction, calls: Sequence[Listed], now: datetime, partitions: int) -> list[int]:
+    """Insert callbacks, with a hint to the runner for each. Returns their ids, in order."""
+    if not calls:
+        return []
+    ids = listed.next_ids(tx.conn, len(calls))
+    shards = partitions_of(ids, partitions)
+    callbacks.insert_all(tx.conn, [_new(*each, now) for each in zip(calls, ids, shards, strict=True)])
+    for id, call in zip(ids, calls, strict=True):
+        tx.emit(Topic.CALLBACK_REQUESTS, id, CallbackRequested(deadline_id=id, callback=call.rule.callback.label))
+    return ids
+
+
+def expanded(kwargs: Mapping[str, Any], fields: Mapping[str, Any], **about: object) -> dict[str, Any]:
+    """Expand templates; if that fails, log it and keep the raw kwargs: the call goes ahead."""
+    try:
+        return expand(kwargs, fields)
+    except ValueError as e:
+        log.warning("kwargs_not_expanded", error=str(e), **about)
+        return dict(kwargs)
+
+
+def _new(call: Listed, id: int, shard: int, now: datetime) -> NewCallback:
+    collects = not call.event
+    target = call.rule.callback
+    options = options_of(target, at_most_once=call.rule.at_most_once)
+    return NewCallback(
+        deadline_id=id,
+        shard=shard,
+        name=target.label,
+        kind=target.kind,
+        options=options,
+        kwargs=dict(call.kwargs),
+        event=dict(call.event),
+        pipeline=call.pipeline,
+        next_try_at=now + timedelta(seconds=call.rule.window_seconds if collects else 0.0),
+        backfill_id=call.backfill_id,
+        occasion=str(call.occasion),
+        place=call.place,
+        collects=collects,
+        order_key=order_key(target.kind, target.label, options, call.backfill_id),
+    )

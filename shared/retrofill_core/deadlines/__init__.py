@@ -1,1 +1,0 @@
-"""Arming deadlines and requesting callbacks: their rows, and the hints to who handles them."""
