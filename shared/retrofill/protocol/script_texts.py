@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from typing import Any, Callable, Dict, Mapping, Sequence
 
+from retrofill.protocol.local_paths import why_not_local
 from retrofill.protocol.names_of_time import (
     DAY_FORMAT,
     NotAFormat,
@@ -52,6 +53,8 @@ KNOWN = (
 )
 _SECRET = re.compile(r"\{secret[.\[]([^\]}:!]*)")
 _SOME_SECRET = "\1secret\1"
+# What a key of any conf becomes.
+_SOME_VALUE = "…"
 # What may lead out of a permitted place, or means something else to Spark.
 _NOT_IN_PATHS = re.compile(r"[%,#\r\n\0]|(?:^|/)\.\.(?:/|$)")
 
@@ -148,9 +151,9 @@ def check(texts: Sequence[str], tables: Sequence[str] = ()) -> None:
         start + timedelta(minutes=1),
         run,
         _Anything(),
-        _place,
-        _place,
-        lambda path, _: _place(path),
+        _directory,
+        _directory,
+        lambda path, _: _directory(path),
         AnySecret(),
         tables,
         lend,
@@ -167,6 +170,14 @@ def _place(path: str) -> str:
     if _SOME_SECRET in path:
         # Others see the path: it becomes part of the run's output.
         raise BadArgument("a path that is staged cannot have a secret in it")
+    return path
+
+
+def _directory(path: str) -> str:
+    known = _place(path).partition(_SOME_VALUE)[0]
+    # A value may be the rest of an address, or all of it.
+    if not "file://".startswith(known.lower()) and (why := why_not_local(path)) is not None:
+        raise BadArgument(why)
     return path
 
 
@@ -382,7 +393,7 @@ class _Anything(dict):  # type: ignore[type-arg]
         return self
 
     def __format__(self, spec: str) -> str:
-        return "x"
+        return _SOME_VALUE
 
 
 class AnySecret(Dict[str, str]):

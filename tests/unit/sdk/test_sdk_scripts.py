@@ -132,11 +132,33 @@ def test_what_cannot_be_redirected_is_refused_at_once(add: Callable[[Pipeline], 
         ({"files": ["/x/{secret[KEY]}"]}, "a path cannot have a secret in it"),
         ({"args": ["{stage:/x/{secret[KEY]}}"]}, "a path that is staged cannot have a secret in it"),
         ({"args": ["{secret[KEY]:.3}"]}, "a secret has no format"),
+        (
+            {"args": ["{stage:s3a://lake/{conf[city]}/day={interval.start:%F}}"]},
+            "s3a://lake/…/day=2000-01-01 cannot be staged: a rename on s3a: does not fail when it must; make a table",
+        ),
+        ({"env": {"OUT": "{stage_partitions:hdfs://{conf[host]}/x, dt={interval.start:%F}}"}}, "a rename on hdfs:"),
+        ({"args": ["{staged:gs://{conf[bucket]}/x}"]}, "a rename on gs:"),
+        ({"args": ["{stage:out/{conf[city]}}"]}, "give the absolute path of a directory"),
     ],
 )
 def test_a_script_that_cannot_be_submitted_is_refused_where_it_is_written(how: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
         pipeline().submit("script", "job.py", **how)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "{conf[out]}/x",
+        "{conf[fs]}://lake/x",
+        "file://{conf[out]}/x",
+        "FILE:{conf[out]}",
+        "file:///out/x",
+        "/{conf[out]}",
+    ],
+)
+def test_a_place_that_a_request_may_make_one_is_not_refused(path: str) -> None:
+    pipeline().submit("script", "job.py", args=[f"{{stage:{path}}}"])
 
 
 @pytest.mark.parametrize(

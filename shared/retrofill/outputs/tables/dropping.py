@@ -8,7 +8,7 @@ from typing import Any
 
 from retrofill.errors import first_line
 from retrofill.log import get_log
-from retrofill.outputs.file_uri import path_in
+from retrofill.protocol.local_paths import path_in
 from retrofill.protocol.table_output import parts_of
 
 log = get_log(__name__)
