@@ -1,6 +1,7 @@
 """Scripts that know nothing of Retrofill, and how each gets the place to write to: a root of partitions, or a table.
 
-``conf``: ``sales`` are files of JSON, ``out`` is a directory, and ``lake`` the name of an Iceberg catalog.
+``conf``: ``sales`` are files of JSON, ``out`` is a directory, and ``lake`` the name of an Iceberg catalog, where the table
+``shop.sales`` has the sales for the file of SQL.
 """
 
 from __future__ import annotations
@@ -46,6 +47,14 @@ replaced.submit(
     "delta_replace_where.py",
     args=[*DAY, "--table", f"{{stage_table:{REPLACED}}}"],
     tables=[Table(REPLACED, "day")],
+)
+
+totals = daily("totals_by_sql")
+totals.sql(
+    "totals",
+    "totals.sql",
+    parameters={"sales": "{conf[lake]}.shop.sales"},
+    into=Table("{conf[lake]}.shop.sql_totals", "day"),
 )
 
 ranks = daily("ranks_upserted")

@@ -233,7 +233,8 @@ class Settings(BaseSettings):
     )
     spark_tables: list[Literal["iceberg", "delta"]] = Field(
         default_factory=list,
-        description="Table formats for the embedded Spark Connect server, as JSON; their jars are downloaded once",
+        description="Table formats for the embedded Spark, its Connect server and local scripts, as JSON; their jars are "
+        "downloaded once",
     )
     spark_driver_memory: str = Field("1g", description="Heap of the embedded Spark Connect server")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,10 @@ import pytest
 
 from retrofill.spark.home import SparkHome, read_properties
 from retrofill.spark.java import spark_jars
+from retrofill_core.setting_types import write_endpoints
 from retrofill_core.settings import NotConfigured, Settings
+from retrofill_tools.stack.maven import Maven
+from retrofill_tools.stack.spark import of_scripts
 from run_starter.executors.build import check_spark
 
 Make = Callable[..., Path]
@@ -142,3 +147,33 @@ def test_a_configuration_that_cannot_be_used_is_refused_in_one_line(
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(NotConfigured, match="SPARK_CONF_DIR: there is no directory"):
         check_spark(settings())
+
+
+OF_SERVER = {
+    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+    "spark.hadoop.fs.s3a.endpoint": "http://s3",
+    "spark.driver.host": "10.0.0.5",
+    "spark.executor.memory": "2g",
+}
+
+
+def of_stack(**given: Any) -> dict[str, str]:
+    made = settings(spark_conf=OF_SERVER, **given)
+    return of_scripts(made, Maven(made, Path("java"), lambda _: None, os.environ))
+
+
+def test_scripts_of_a_stack_find_the_tables_of_its_server(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {name: value for name, value in OF_SERVER.items() if name.startswith(("spark.sql.", "spark.hadoop."))}
+    assert of_stack() == of_stack(spark_submit_master="local[4]") == found
+    assert of_stack(spark_submit_master="spark://host:7077") == of_stack(spark_home=make("another")) == {}
+    monkeypatch.setenv("SPARK_CONF_DIR", str(make(defaults="spark.sql.extensions theirs") / "conf"))
+    assert of_stack() == {}
+
+
+def test_settings_of_scripts_in_the_environment_go_before_those_of_the_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_endpoints(tmp_path, {"spark_submit_conf": {"spark.jars": "/ours.jar", "spark.sql.catalog.lake": "ours"}})
+    monkeypatch.setenv("RETROFILL_SPARK_SUBMIT_CONF", json.dumps({"spark.sql.catalog.lake": "theirs", "spark.x": "y"}))
+    expected = {"spark.jars": "/ours.jar", "spark.sql.catalog.lake": "theirs", "spark.x": "y"}
+    assert Settings(home=tmp_path).spark_submit_conf == expected

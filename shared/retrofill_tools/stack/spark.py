@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from retrofill.spark.home import SparkHome
 from retrofill.spark.java import spark_submit_command, with_jars, write_properties
 from retrofill_core.settings import Settings
 from retrofill_tools.stack.layout import SPARK, Layout
 from retrofill_tools.stack.maven import Artifact, Maven
 
 EXTENSIONS = "spark.sql.extensions"
+# Prefixes of the server's settings that scripts need to find the same tables.
+_OF_TABLES = ("spark.sql.", "spark.hadoop.", "spark.jars", "spark.databricks.")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,18 @@ def with_tables(conf: Mapping[str, str], formats: Sequence[str], maven: Maven) -
         conf = {**chosen.conf, **conf}
         conf[EXTENSIONS] = ",".join(filter(None, [conf.get(EXTENSIONS), chosen.extension]))
     return with_jars(conf, jars)
+
+
+def of_scripts(settings: Settings, maven: Maven) -> dict[str, str]:
+    """Spark settings by which the stack's scripts find the tables of its Spark Connect server. Raises ``FetchFailed``.
+
+    None for another Spark, which these jars may not fit, or which has a configuration or a cluster of its own.
+    """
+    home = SparkHome.of(settings)
+    if home.variable is not None or home.defaults or not home.master.startswith("local"):
+        return {}
+    conf = with_tables(settings.spark_conf, settings.spark_tables, maven)
+    return {name: value for name, value in conf.items() if name.startswith(_OF_TABLES)}
 
 
 def prepare(layout: Layout, settings: Settings, maven: Maven, port: int) -> list[str]:

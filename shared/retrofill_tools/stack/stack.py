@@ -109,7 +109,7 @@ class Stack:
             prepared = {name: pool.submit(_part, name, layout, prepare[name]) for name in SERVERS}
         commands = {name: done.result() for name, done in prepared.items()}
         commands |= {name: _service_command(name, chosen["console"]) for name in self._services}
-        self._write_endpoints(identity, chosen)
+        self._write_endpoints(identity, chosen, _part(SPARK, layout, lambda: spark.of_scripts(settings, maven)))
         _part(SUPERVISOR, self._layout, lambda: supervisor.start(commands, settings.drain_seconds))
         reserved.keep(supervisor.pid(), identity.id)
 
@@ -189,7 +189,7 @@ class Stack:
         }
         return {name: reserved.choose(preferred, last.get(name)) for name, preferred in wanted.items()}
 
-    def _write_endpoints(self, identity: Identity, chosen: dict[str, int]) -> None:
+    def _write_endpoints(self, identity: Identity, chosen: dict[str, int], of_scripts: dict[str, str]) -> None:
         owner, services = postgres.dsns(identity, chosen["postgres"])
         before = self._endpoints()
         set_by_user = "partitions" in self._settings.model_fields_set
@@ -202,6 +202,8 @@ class Stack:
                 "postgres_dsn": owner,
                 "postgres_service_dsns": services,
                 "spark_remote": f"sc://127.0.0.1:{chosen['spark']}",
+                # Those in the environment take precedence, one by one.
+                "spark_submit_conf": of_scripts,
                 "code_store": str(self._layout.home / "code"),
                 "topic_prefix": self._settings.topic_prefix,
                 "partitions": before.get("partitions", partitions),
