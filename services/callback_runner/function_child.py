@@ -37,6 +37,8 @@ def main(target: str) -> int:
         if not claim.held():
             _end()  # before anything of the user's: it was suspended on its way here
         threading.Thread(target=_end_with, args=(claim,), daemon=True).start()
+        # Only now: a file of the user's may be named like a module of Python that was needed above.
+        sys.path.insert(0, "")
         try:
             invoke(resolve(target), call["kwargs"], call["context"])
         except Exception:  # noqa: BLE001 - any error of the user's code is this call's outcome

@@ -23,7 +23,7 @@ class Child:
     def __init__(self, target: str, kwargs: Mapping[str, Any], context: Mapping[str, Any], alive_until: float) -> None:
         call = json.dumps({"kwargs": kwargs, "context": context}).encode()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "callback_runner.function_child", target],
+            [sys.executable, "-P", "-m", "callback_runner.function_child", target],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -17,7 +17,7 @@ from retrofill_core.settings import Settings
 from run_starter.executors import processes
 
 log = get_log(__name__)
-COMMAND = (sys.executable, "-m", "retrofill_core.attempt_logs.writer")
+COMMAND = (sys.executable, "-P", "-m", "retrofill_core.attempt_logs.writer")
 CLOSE_SECONDS = 5.0
 # One that ended after more than this did not fail to start.
 STEADY_SECONDS = 60.0

@@ -167,7 +167,7 @@ def _pex() -> str:
 def _build(requirements: Path, interpreter: Interpreter, file: Path) -> None:
     """Build the file. Raises ``UserError`` with what pip says."""
     command = [
-        *(sys.executable, "-m", "pex", *OPTIONS),
+        *(sys.executable, "-P", "-m", "pex", *OPTIONS),
         *("--python", interpreter.path, "--python-shebang", f"/usr/bin/env python{interpreter.version}"),
         *("--requirement", str(requirements), "--output-file", str(file)),
     ]

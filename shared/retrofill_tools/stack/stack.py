@@ -279,8 +279,8 @@ def _shown(host: str) -> str:
 
 def _service_command(name: str, console_port: int) -> list[str]:
     if name == CONSOLE:
-        return [sys.executable, "-m", "retrofill_console", "--port", str(console_port)]
-    return [sys.executable, "-m", SERVICES[name].package]
+        return [sys.executable, "-P", "-m", "retrofill_console", "--port", str(console_port)]
+    return [sys.executable, "-P", "-m", SERVICES[name].package]
 
 
 def _database_answers(identity: Identity, port: int) -> bool:

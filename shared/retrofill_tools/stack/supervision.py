@@ -112,7 +112,7 @@ class Supervisor:
         config.write_text(_config(self._layout, self._identity, commands, drain_seconds))
         config.chmod(0o600)
         done = subprocess.run(
-            [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)],
+            [sys.executable, "-P", "-m", "supervisor.supervisord", "-c", str(config)],
             env=environment(self._layout, self._identity.id),
             capture_output=True,
             text=True,

@@ -30,7 +30,7 @@ from retrofill_tools.stack.supervision import Supervisor
 pytestmark = pytest.mark.spark
 UP_SECONDS = 150
 WAIT_SECONDS = 60.0
-RETROFILL = (sys.executable, "-c", "from retrofill_tools.cli.main import run; run()")
+RETROFILL = (sys.executable, "-P", "-c", "from retrofill_tools.cli.main import run; run()")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Home:
         return subprocess.run(
             [*RETROFILL, *arguments],
             env=self.environment(**environment),
+            cwd=self.path.parent,
             capture_output=True,
             text=True,
             timeout=UP_SECONDS,
@@ -93,6 +94,9 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Home
         Home(tmp_path_factory.mktemp("one") / ("a folder of a long name " * 4).strip()),
         Home(tmp_path_factory.mktemp("two")),
     )
+    # A user's files, named like modules that Python and the services have.
+    for name in ("queue", "thread", "calendar", "starlette"):
+        (made[0].path.parent / f"{name}.py").write_text("raise SystemExit('this is no module of Retrofill')")
     try:
         made[0].ok("up")
         yield made

@@ -453,3 +453,14 @@ def test_a_try_that_is_killed_leaves_it_to_the_killer_to_say_why(trying, tmp_pat
     assert one.wait(20)
     assert one.finish() is None
     assert one.begun
+
+
+def test_a_function_is_found_in_the_working_directory_whatever_else_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for name in ("selectors", "inspect", "queue"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('this is no module of Python')")
+    (tmp_path / "alerts.py").write_text("def page(**context):\n    pass\n")
+    child = Child("alerts:page", {}, CONTEXT, time.monotonic() + 30.0)
+    assert child.wait(30.0)
+    assert child.finish() is None
