@@ -208,6 +208,19 @@ def _scripts(root: Path, definitions: Sequence[PipelineDefinition]) -> Iterator[
                     yield from _code_in(path, whole=True, data=True) if named == script.cwd else _all_in(path)
         if script.script.endswith(".py") and (path := Path(script.script)).is_relative_to(root) and path.is_file():
             yield from _code_in(path.parent, whole=False)
+            yield from _from_above(path.parent, root)
+
+
+def _from_above(folder: Path, root: Path) -> Iterator[Path]:
+    """What the code of a folder imports from those above it, to which a script may point ``sys.path``."""
+    code = [path for path in _code_in(folder, whole=False) if path.suffix == ".py"]
+    for above in folder.parents:
+        if not above.is_relative_to(root):
+            return
+        subfolders, files = _entries(above)
+        new = [path for each in _imported_folders(code, [], subfolders) for path in _code_in(each, whole=True)]
+        names = {name for path in (*code, *new) if path.suffix == ".py" for name in _names_imported(path)}
+        yield from (*new, *(path for path in files if path.suffix == ".py" and path.stem in names))
 
 
 def _included(root: Path, given: Path) -> Iterable[tuple[str, Path]]:

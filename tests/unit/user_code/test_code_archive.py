@@ -131,6 +131,25 @@ def test_what_is_beside_a_script_goes_along_as_beside_a_pipeline(folder: Path) -
     assert sorted(files_of(folder, source(folder, task))) == sorted([*OWN, *expected])
 
 
+def test_what_a_script_imports_from_above_it_goes_along(folder: Path) -> None:
+    texts = {
+        "flows/daily/report.py": "import sys\nsys.path.insert(0, '..')\nfrom common.io import read\nimport of_flows, names",
+        "flows/of_flows.py": "",
+        "flows/unrelated.py": "",
+        "common/io.py": "import deeper.x\nimport later",
+        "common/schema.json": "{}",
+        "deeper/x.py": "",
+        "flows/later.py": "",
+        "unrelated/x.py": "",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    task = TaskDefinition(name="a", kind="submit", submit=SubmitScript(script=str(folder / "flows/daily/report.py")))
+    expected = [each for each in texts if "unrelated" not in each and "later" not in each]
+    assert sorted(files_of(folder, source(folder, task))) == sorted([*OWN, *expected])
+
+
 def test_files_of_each_interval_directories_and_the_working_directory_go_along(folder: Path) -> None:
     texts = (
         "rules/2013-01.bin",
