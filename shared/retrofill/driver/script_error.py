@@ -28,6 +28,7 @@ _NOT_THE_USERS = re.compile(
 # What spark-submit and Java say of what ended them.
 _OF_JAVA = re.compile(r'Exception in thread "[^"]*" |Error: ')
 MAX_LINES = 20
+NOTHING = "it said nothing"
 # As programs say it: psql:x.sql:3: ERROR: …, fatal: …, 10:15:02  Database Error in model m
 _ERROR = re.compile(
     r"\W*(?:\d\d:\d\d:\d\d\S*\s+)?(?:[\w./():-]+[ ]+){0,3}(?:error|fatal|exception|panic)\b(?! and |s\b)", re.IGNORECASE
@@ -41,7 +42,7 @@ def of_program(lines: Sequence[str]) -> str:
         return explained(lines)
     last = texts[-MAX_LINES:]
     at = max((n for n, line in enumerate(last) if _ERROR.match(line)), default=len(last) - 1)
-    first = last[at].strip() if last else "it said nothing"
+    first = last[at].strip() if last else NOTHING
     if at + 1 < len(last) and last[at + 1][0].isspace():
         # What it goes on with is the cause.
         first = f"{first.rstrip(':')}: {last[at + 1].strip()}"
@@ -63,9 +64,7 @@ def explained(lines: Sequence[str]) -> str:
         found = texts[of_java[0] :] if of_java else [*texts[-1:], *texts[-MAX_LINES:-1]]
     if not found:
         found = severe[-1:]
-    return "\n".join(
-        [found[0].strip() if found else "it said nothing", *found[1 : 2 * MAX_LINES], *logged[-MAX_LINES // 2 :]]
-    )
+    return "\n".join([found[0].strip() if found else NOTHING, *found[1 : 2 * MAX_LINES], *logged[-MAX_LINES // 2 :]])
 
 
 def _apart(lines: Sequence[str]) -> tuple[dict[int, str], list[str], list[str]]:

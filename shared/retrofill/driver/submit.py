@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,12 +14,12 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Iterable, Mapping, Sequence
 
 from retrofill.driver.config import Config
 from retrofill.driver.ending import ending
 from retrofill.driver.environment import packed_file, with_environment
-from retrofill.driver.script_error import explained, of_program
+from retrofill.driver.script_error import NOTHING, explained, of_program
 from retrofill.driver.script_fields import Fields
 from retrofill.driver.working_directory import WorkingDirectory, left_behind, prepared
 from retrofill.masking import masked
@@ -27,7 +28,7 @@ from retrofill.protocol.launch import Launch, Script, Task
 from retrofill.protocol.script_texts import BadArgument, secrets_in
 from retrofill.spark import clusters
 from retrofill.spark.clusters import Cluster, cluster_of
-from retrofill.spark.home import SparkHome
+from retrofill.spark.home import DRIVER_PYTHON, PYTHON, SparkHome
 from retrofill.spark.java import with_jars
 from retrofill.system.files import PrivateFolder
 from retrofill.system.processes import lines_until_exit
@@ -122,15 +123,18 @@ class Submits:
                     del self._running[task.name]
             if status == 0 and (left := directory.left()):
                 sys.stderr.write(f"{left_behind(left)}\n")
+            logged = directory.log() if status != 0 else None
         if status != 0:
             if submission.cluster is not None:
                 # It may run on without the process that waited for it.
                 clusters.end(submission.cluster, [submission.tag])
             how = f"signal {-status}" if status < 0 else f"status {status}"
             name = task.submit.script
-            if task.kind == "command":
-                raise CommandFailed(f"{name} ended with {how}: {of_program(last)}")
-            raise SubmitFailed(f"{name} ended with {how}: {explained(last)}")
+            kind, explain = (CommandFailed, of_program) if task.kind == "command" else (SubmitFailed, explained)
+            why = explain(last)
+            if why.startswith(NOTHING) and logged is not None:
+                why = f"{logged[0]} says: {explain(_shortened(logged[1][-LAST_LINES:]))}"
+            raise kind(f"{name} ended with {how}: {why}")
 
     def end(self) -> None:
         """Kill all running scripts and their child processes."""
@@ -163,6 +167,8 @@ class Submits:
         tag = clusters.tag_of_script(attempt, fields.run.id)
         if cluster is not None:
             conf.update(cluster.settings(conf, [attempt, tag], remote=remote))
+        if submit.script.endswith(".py") and not remote:
+            conf.update(_without_input(conf, folder))
         application = [submit.script, *fields.fill(submit.args)]
         if secrets_in(submit.args):
             application = _hidden(application, folder)
@@ -250,6 +256,23 @@ class Submits:
         return process
 
 
+def _without_input(conf: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The setting by which the script's Python has a standard input that cannot be read.
+
+    Otherwise that is a pipe of Spark's, on which a script that reads it would wait forever. An empty one would be worse: what
+    reads its rows there would succeed without any.
+    """
+    chosen = conf.get(DRIVER_PYTHON) or conf.get(PYTHON)
+    of_environment = '"${PYSPARK_DRIVER_PYTHON:-${PYSPARK_PYTHON:-python3}}"'
+    program = folder / "python"
+    program.write_text(
+        f'#!/bin/sh\nexec {shlex.quote(chosen) if chosen else of_environment} "$@" 0>/dev/null\n', "utf-8"
+    )
+    program.chmod(0o700)
+    # Not where programs in temporary directories are forbidden.
+    return {DRIVER_PYTHON: str(program)} if os.access(program, os.X_OK) else {}
+
+
 def _hidden(application: Sequence[str], folder: Path) -> list[str]:
     """A script with its arguments, as an application with none that others may not see."""
     program, given = folder / "with_arguments.py", folder / "arguments.json"
@@ -284,8 +307,12 @@ def _pass_on(process: subprocess.Popen[str]) -> list[str]:
             last.append(piece[:MAX_SEARCHED].rstrip())
         begins = piece.endswith("\n")
         sys.stderr.write(piece)
-    # Before they are cut: half of a secret would not be recognized.
-    return [masked(line)[:LINE_CHARS] for line in last]
+    return _shortened(last)
+
+
+def _shortened(lines: Iterable[str]) -> list[str]:
+    # Masked before they are cut: half of a secret would not be recognized.
+    return [masked(line)[:LINE_CHARS] for line in lines]
 
 
 def _kill(script: Running) -> None:

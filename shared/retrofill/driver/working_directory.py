@@ -18,6 +18,7 @@ from retrofill.protocol.script_texts import BadArgument
 # Where Spark keeps tables and their catalog, unless a setting names another place.
 _TABLES = ("spark-warehouse", "metastore_db")
 _SHOWN = 5
+_TAIL_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,21 @@ class WorkingDirectory:
                 "the metastore where Spark runs, or give the task a cwd"
             )
         return names
+
+    def log(self) -> tuple[str, list[str]] | None:
+        """The newest log that was left in a directory that is to be removed: its name and last lines."""
+        logs = [each for each in self.path.rglob("*.log") if each.is_file()] if self.own else []
+        logs = [
+            each for each in logs if each.relative_to(self.path).parts[0] not in self.placed and each.stat().st_size
+        ]
+        if not logs:
+            return None
+        newest = max(logs, key=lambda each: each.stat().st_mtime)
+        with newest.open("rb") as file:
+            file.seek(max(0, newest.stat().st_size - _TAIL_BYTES))
+            # What precedes the first line may be half of a secret.
+            lines = file.read().decode("utf-8", "replace").splitlines()[1 if file.tell() > _TAIL_BYTES else 0 :]
+        return str(newest.relative_to(self.path)), lines
 
 
 def prepared(script: Script, fields: Fields, folder: Path, *, remote: bool = False) -> tuple[Script, WorkingDirectory]:

@@ -148,6 +148,12 @@ p = Pipeline("p", schedule="@daily")
 p.submit("load", "load.py")
 """
 FAILS = {
+    "of its standard input": ("for line in sys.stdin:\n    print(line)", "OSError: [Errno 9] Bad file descriptor"),
+    "in its log": (
+        "import logging\nlogging.basicConfig(filename='job.log')\ntry:\n    int('many')\nexcept ValueError:\n"
+        "    logging.exception('load failed')\n    sys.exit(1)",
+        "job.log says: ValueError: invalid literal for int() with base 10: 'many'",
+    ),
     "its own error": ("sys.exit('no rows for 2013-01-01')", "no rows for 2013-01-01"),
     "of a worker": (
         "spark.sparkContext.parallelize([0], 1).map(lambda n: 1 / n).collect()",

@@ -211,3 +211,20 @@ def test_a_script_works_in_it_too(tmp_path: Path) -> None:
     run(launch("submit", script=f"{tmp_path}/job.py", args=[str(out)], files=[f"{tmp_path}/r.json#rules.json"]))
     assert out.read_text() == "[]"
     assert stat.S_ISREG(out.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "mkdir logs; echo old > logs/old.log; touch -d 2020-01-01 logs/old.log; echo 'ERROR: no rows' > logs/job.log; exit 3",
+            "logs/job.log says: ERROR: no rows",
+        ),
+        ("echo 'ERROR: no rows' > job.log; echo 'cannot connect'; exit 3", "cannot connect"),
+        ("touch job.log; exit 3", "it said nothing"),
+    ],
+)
+def test_of_a_program_that_said_nothing_its_log_tells_the_cause(text: str, why: str) -> None:
+    with pytest.raises(CommandFailed) as failed:
+        shell(text)
+    assert str(failed.value).splitlines()[0].endswith(f"ended with status 3: {why}")
