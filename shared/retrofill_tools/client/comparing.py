@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -124,7 +125,10 @@ def spark_of(settings: Settings, definition: StoredDefinition) -> Iterator[Any]:
         try:
             # The first call connects. What a running server cannot change, such as the size of its heap, stays as it is.
             conf = {**by_submit, **session_conf, **definition.data.get("spark_conf", {})}
-            set_all(session, {**conf, "spark.sql.session.timeZone": "UTC"})
+            with warnings.catch_warnings():
+                # Each setting that stays would be a warning.
+                warnings.simplefilter("ignore")
+                set_all(session, {**conf, "spark.sql.session.timeZone": "UTC"})
             use_current_state(session)
         except Exception as e:
             raise UserError(f"Spark at {masked_remote(remote)} does not answer: {line_of(e)}") from e
