@@ -24,6 +24,11 @@ ROWS: list[tuple[str, list[Panel]]] = [
             ("Runs claimed", "ops", [("claimed", "sum(rate(retrofill_runs_claimed_total[$__rate_interval]))")]),
             ("Drivers", "short", [("{{state}}", "sum by (state) (retrofill_drivers)")]),
             (
+                "Attempts lost with their Spark server",
+                "short",
+                [("{{pool}}", "sum by (pool) (increase(retrofill_spark_lost_total[1m]))")],
+            ),
+            (
                 "Requests",
                 "ops",
                 [("{{answer}}", "sum by (answer) (rate(retrofill_backfill_requests_total[$__rate_interval]))")],

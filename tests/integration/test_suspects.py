@@ -13,7 +13,7 @@ from tests.support.installation import Installation, until
 from tests.support.stacks import stack
 from tests.support.terminal import Cli, cli, point_at
 
-from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
+from retrofill_core.contract.runs import SPARK_LOST, AttemptEnded, ErrorInfo, Report, RunReported
 from retrofill_core.contract.topics import Topic
 
 __all__ = ["cli", "stack"]
@@ -50,11 +50,12 @@ def about(run: dict[str, Any]) -> dict[str, Any]:
     return {"backfill_id": run["backfill_id"], "attempt_id": run["attempt_id"]}
 
 
-def lose(stack: Installation, runs: list[dict[str, Any]]) -> None:
-    """Report that the drivers of these runs are lost, each alone, as their hosts would."""
-    error = ErrorInfo(type="DriverLost", message="Spark lost the session")
+def lose(stack: Installation, runs: list[dict[str, Any]], *, shared: bool = False) -> None:
+    """Report that the drivers of these runs are lost, with their Spark server or each alone, as their hosts would."""
+    error = ErrorInfo(type=SPARK_LOST if shared else "DriverLost", message="Spark lost the session")
     for run in runs:
-        report(stack, run, AttemptEnded(**about(run), state="lost", begun=run["id"], error=error))
+        ended = AttemptEnded(**about(run), state="lost", begun=run["id"], error=error, shared=shared)
+        report(stack, run, ended)
 
 
 def succeed(stack: Installation, run: dict[str, Any]) -> None:
@@ -101,6 +102,29 @@ def _shows_suspects(stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPat
 
 def _are_over(stack: Installation, attempts: list[int]) -> bool:
     return bool(stack.value("SELECT bool_and(state = 'ended') FROM attempt WHERE id = ANY(%s)", attempts))
+
+
+def test_a_pool_whose_spark_server_keeps_dying_is_shown(
+    stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one whose server died once. No run is a suspect."""
+    point_at(stack, monkeypatch)
+    starter(stack)
+    stack.apply(daily(max_active_runs=3))
+    id = stack.request("p", "2020-01-01", "2020-01-08")
+    lost = running(stack, 3)
+    lose(stack, lost, shared=True)
+    attempts = [run["attempt_id"] for run in lost]
+    until(lambda: _are_over(stack, attempts), "they ended")
+    why = "the Spark server of the pool default keeps dying: attempts were lost with it in 3 of the last 10 minutes"
+    assert json.loads(cli("backfill", "show", id, "--json").out)["held_back"] is None
+    shifted = "UPDATE attempt SET ended_at = ended_at - (id - %s) * interval '1 minute' WHERE id = ANY(%s) RETURNING id"
+    stack.query(shifted, min(attempts), attempts)
+    (pool,) = json.loads(cli("pools", "list", "--json").out)
+    assert (pool["pool"], pool["spark_lost"]) == ("default", 3)
+    assert "in 3 of 10 minutes" in cli("pools", "list").out
+    assert why in json.loads(cli("backfill", "show", id, "--json").out)["held_back"]
+    assert stack.value("SELECT count(*) FROM run WHERE lost_at IS NOT NULL") == 0
 
 
 def test_an_attempt_that_cannot_be_ended_keeps_no_other_lease_from_ending(stack: Installation) -> None:

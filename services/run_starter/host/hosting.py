@@ -14,7 +14,9 @@ from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.states import AttemptMode, TaskState
 from retrofill.user_code.attempt_code import CodeUnavailable
+from retrofill_core.bus.observability import metrics
 from retrofill_core.contract.runs import (
+    SPARK_LOST,
     AttemptEnded,
     AttemptHeartbeat,
     ErrorInfo,
@@ -121,11 +123,13 @@ class DriverHost:
                 reason=reason,
             )
             if exited:
-                error = ErrorInfo(type="DriverLost", message=reason[:4000])
+                error = ErrorInfo(type=SPARK_LOST if shared else "DriverLost", message=reason[:4000])
                 # What began nothing does not count, nor does what worked.
                 spared = self._closing or begun is None or unheard
                 how: Literal["released", "lost"] = "released" if spared else "lost"
                 self.report(AttemptEnded(**launch.about, state=how, error=error, begun=begun, shared=shared))
+                if shared:
+                    metrics.SPARK_LOST.labels(launch.pipeline.pool).inc()
         self.changed()
 
     def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:

@@ -101,6 +101,10 @@ class AttemptHeartbeat(Report):
     type: Literal["AttemptHeartbeat"] = "AttemptHeartbeat"
 
 
+# The type of the error of an attempt that was lost with its whole Spark server.
+SPARK_LOST = "SparkLost"
+
+
 class AttemptEnded(Report):
     """The driver does nothing more for the attempt.
 

@@ -13,7 +13,16 @@ from retrofill_core.settings import NotConfigured, Settings
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import moment, print_json, print_table, warn
 from retrofill_tools.client.connect import load_settings, reading
-from retrofill_tools.client.hosts import Host, Pool, find_hosts, pools_of, pools_of_pipelines, why_unserved
+from retrofill_tools.client.hosts import (
+    MINUTES,
+    Host,
+    Pool,
+    find_hosts,
+    pools_of,
+    pools_of_pipelines,
+    spark_lost,
+    why_unserved,
+)
 
 pools = typer.Typer(name="pools", help="Show pools of drivers.", no_args_is_help=True)
 
@@ -33,7 +42,7 @@ def known() -> tuple[list[Host], list[Pool]]:
     try:
         with reading(load_settings()) as conn:
             there = find_hosts(conn)
-            return there, pools_of(there, pools_of_pipelines(conn))
+            return there, pools_of(there, pools_of_pipelines(conn), spark_lost(conn))
     except (SQLAlchemyError, psycopg.Error, NotConfigured, UserError):
         return [], []
 
@@ -57,11 +66,11 @@ def _seats(of: Host) -> str:
 def list_pools(as_json: AsJson = False) -> None:
     """List the pools that are served or used, with hosts, seats and versions."""
     with reading(load_settings()) as conn:
-        found = pools_of(find_hosts(conn), pools_of_pipelines(conn))
+        found = pools_of(find_hosts(conn), pools_of_pipelines(conn), spark_lost(conn))
     if as_json:
         return print_json(found)
     return print_table(
-        ["pool", "hosts", "slots", "free", "Python", "Spark", "pipelines"],
+        ["pool", "hosts", "slots", "free", "Python", "Spark", "pipelines", "Spark lost"],
         [
             [
                 each.pool,
@@ -69,6 +78,7 @@ def list_pools(as_json: AsJson = False) -> None:
                 *(each.slots, each.free),
                 *(", ".join(versions) or "-" for versions in (each.python, each.spark)),
                 each.pipelines,
+                f"in {each.spark_lost} of {MINUTES} minutes" if each.spark_lost else "-",
             ]
             for each in found
         ],

@@ -29,7 +29,7 @@ from retrofill_core.store.tables import attempt, backfill, backfill_interval, ba
 from retrofill_tools.client.attempts import AttemptNotDone, attempts_not_done
 from retrofill_tools.client.deadlines import Undelivered, undelivered
 from retrofill_tools.client.documents import names
-from retrofill_tools.client.hosts import find_hosts, unserved
+from retrofill_tools.client.hosts import find_hosts, unserved, why_spark_fails
 from retrofill_tools.client.intervals import Calendar, calendar
 from retrofill_tools.client.pipelines import StoredDefinition
 from retrofill_tools.client.runs import FailedRun, Suspect, failed_runs, suspects
@@ -281,6 +281,7 @@ def describe_backfill(conn: Connection, of: Backfill, failures: int) -> FullBack
         or _in_review(of, len(changed))
         or _used_up(conn, of)
         or without_drivers(conn, of, by_state)
+        or _without_spark(conn, of)
         or waits_for(conn, of, of.definition, by_state)
         or _not_begun(conn, of.id)
         or _unpublished(conn, of, by_state),
@@ -413,6 +414,12 @@ def without_drivers(conn: Connection, of: Backfill, by_state: Mapping[str, int])
         return None
     why = "; ".join(f"{each.name}: {each.note or 'its drivers are starting'}" for each in there[:3])
     return f"no driver is ready: {why}"
+
+
+def _without_spark(conn: Connection, of: Backfill) -> str | None:
+    """Why its runs do not get on: their Spark server does not stay."""
+    shares = of.ended_at is None and not of.definition.submits
+    return why_spark_fails(conn, of.definition.pool) if shares else None
 
 
 def _publishable(of: Backfill, by_state: Mapping[str, int]) -> bool:

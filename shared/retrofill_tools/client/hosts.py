@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
-from sqlalchemy import Connection, Text, func, select
+from sqlalchemy import Connection, Text, distinct, func, literal_column, select, text
 
 from retrofill.sdk.names import DEFAULT_POOL
-from retrofill_core.store.tables import host, pipeline, seat
+from retrofill_core.contract.runs import SPARK_LOST
+from retrofill_core.store.tables import attempt, backfill, host, pipeline, seat
+
+# A server that was lost in so many of the last minutes does not stay. All attempts on it notice one loss within two.
+MINUTES, TOO_MANY = 10, 3
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,10 @@ class Host:
 
 @dataclass(frozen=True)
 class Pool:
-    """``slots``: how many drivers its hosts can have; ``free``: those that could take an attempt now."""
+    """``slots``: how many drivers its hosts can have; ``free``: those that could take an attempt now.
+
+    ``spark_lost``: in how many of the last ten minutes attempts were lost with their whole Spark server.
+    """
 
     pool: str
     hosts: int
@@ -44,6 +52,7 @@ class Pool:
     python: list[str]
     spark: list[str]
     pipelines: int
+    spark_lost: int = 0
 
 
 def find_hosts(conn: Connection) -> list[Host]:
@@ -77,7 +86,38 @@ def pools_of_pipelines(conn: Connection) -> dict[str, int]:
     return {row[0]: row[1] for row in conn.execute(select(pool, func.count()).group_by(pool))}
 
 
-def pools_of(hosts: Iterable[Host], pipelines: Mapping[str, int]) -> list[Pool]:
+def spark_lost(conn: Connection) -> dict[str, int]:
+    """By pool: in how many of the last ten minutes attempts were lost with their whole Spark server, if any."""
+    pool = func.coalesce(backfill.c.definition.op("->>", return_type=Text())("pool"), DEFAULT_POOL)
+    found = (
+        select(pool, func.count(distinct(func.date_trunc("minute", attempt.c.ended_at))))
+        .join(backfill, backfill.c.id == attempt.c.backfill_id)
+        .where(
+            # As the index has it.
+            attempt.c.pipeline_no.in_(select(pipeline.c.no)),
+            attempt.c.ended_at > func.clock_timestamp() - text(f"interval '{MINUTES} minutes'"),
+            attempt.c.mode != literal_column("'publish'"),
+            attempt.c.error.op("->>", return_type=Text())("type") == SPARK_LOST,
+        )
+        .group_by(pool)
+    )
+    return {row[0]: row[1] for row in conn.execute(found)}
+
+
+def why_spark_fails(conn: Connection, pool: str) -> str | None:
+    """That the Spark server of a pool does not stay, if it does not."""
+    times = spark_lost(conn).get(pool, 0)
+    if times < TOO_MANY:
+        return None
+    return (
+        f"the Spark server of the pool {pool} keeps dying: attempts were lost with it in {times} of the last {MINUTES} "
+        "minutes; its own log says why"
+    )
+
+
+def pools_of(
+    hosts: Iterable[Host], pipelines: Mapping[str, int], lost: Mapping[str, int] = MappingProxyType({})
+) -> list[Pool]:
     """Each pool that a live host serves or a pipeline uses, by name."""
     alive = [each for each in hosts if each.alive]
     found = []
@@ -92,6 +132,7 @@ def pools_of(hosts: Iterable[Host], pipelines: Mapping[str, int]) -> list[Pool]:
                 python=sorted({each.python for each in mine if each.python}),
                 spark=sorted({each.spark for each in mine if each.spark}),
                 pipelines=pipelines.get(pool, 0),
+                spark_lost=lost.get(pool, 0),
             )
         )
     return found

@@ -29,11 +29,11 @@ def test_each_pool_that_is_served_or_used_is_listed() -> None:
         host("gpu", cold=2, spark=None),
         host("old", alive=False, busy=1),
     ]
-    found = pools_of(there, {"default": 3, "nobody": 1})
+    found = pools_of(there, {"default": 3, "nobody": 1}, {"gpu": 2})
     assert [astuple(each) for each in found] == [
-        ("default", 2, 5, 2, ["3.11.2", "3.12.1"], ["4.1.4"], 3),
-        ("gpu", 1, 2, 0, ["3.11.2"], [], 0),
-        ("nobody", 0, 0, 0, [], [], 1),
+        ("default", 2, 5, 2, ["3.11.2", "3.12.1"], ["4.1.4"], 3, 0),
+        ("gpu", 1, 2, 0, ["3.11.2"], [], 0, 2),
+        ("nobody", 0, 0, 0, [], [], 1, 0),
     ]
 
 

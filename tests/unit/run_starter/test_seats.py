@@ -88,7 +88,13 @@ class Reports(DriverHost):
         self.shared = report.shared
 
 
-LAUNCH: Any = SimpleNamespace(backfill_id="b", attempt_id=1, about={"backfill_id": "b", "attempt_id": 1}, key=1)
+LAUNCH: Any = SimpleNamespace(
+    backfill_id="b",
+    attempt_id=1,
+    about={"backfill_id": "b", "attempt_id": 1},
+    key=1,
+    pipeline=SimpleNamespace(pool="p"),
+)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ PUBLISH_SECONDS = Histogram(
 RUNS_CLAIMED = Counter("retrofill_runs_claimed", "Runs claimed for drivers")
 CLAIMS_PUT_OFF = Counter("retrofill_claims_put_off", "Checks of a backfill that started nothing, by reason", ["reason"])
 RUNS_ENDED = Counter("retrofill_runs_ended", "Attempts ended, by the run's next state", ["state"])
+SPARK_LOST = Counter("retrofill_spark_lost", "Attempts lost with their whole Spark server, by pool", ["pool"])
 REPORTS_IGNORED = Counter("retrofill_reports_ignored", "Reports ignored: from an older attempt, or late")
 
 # backfills
