@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import IO, Any
 
-from retrofill.driver.__main__ import attempt, take_pipes
+from retrofill.driver.__main__ import attempt, take_pipes, warm_up
 from retrofill.driver.application import versions
 from retrofill.driver.forking import Notes, Parent
 from retrofill.driver.output import Output
@@ -67,6 +67,8 @@ def main() -> None:
     heard, said = take_pipes()
     output = Output.of_pool()
     config = settings(heard)
+    # As a driver with Spark does before its first attempt.
+    warm_up()
 
     def ready(incoming: IO[str], outgoing: IO[str], notes: Notes, _: None) -> None:
         notes.ready(versions(None), None)

@@ -28,7 +28,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip(str(e))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def files(browser: Browser) -> Iterator[Page]:
     """A page that can import the modules, without any server."""
     page = files_page(browser)

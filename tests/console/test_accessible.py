@@ -31,6 +31,7 @@ def findings(page: Page, *rules: str) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_no_page_has_a_serious_finding(installation: Installation, console: Web, browser: Browser) -> None:
     wrong: dict[str, list[str]] = {}
@@ -48,6 +49,7 @@ def test_no_page_has_a_serious_finding(installation: Installation, console: Web,
     assert not wrong, "\n".join(f"{page}: {each}" for page, found in wrong.items() for each in found)
 
 
+@pytest.mark.long
 def test_a_backfill_can_be_asked_for_with_keys_alone(installation: Installation, console: Web, page: Page) -> None:
     started(installation)
     installation.apply(daily("orders"))

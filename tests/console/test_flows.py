@@ -70,6 +70,7 @@ def test_a_backfill_is_asked_for_watched_and_retried(installation: Installation,
     assert row["runs"] == 1
 
 
+@pytest.mark.long
 def test_an_overlap_is_shown_before_it_is_asked_for(installation: Installation, console: Web, page: Page) -> None:
     installation.start("backfill-planner")
     installation.apply(daily("orders"))
@@ -82,6 +83,7 @@ def test_an_overlap_is_shown_before_it_is_asked_for(installation: Installation, 
     expect(beside.get_by_role("button", name="Request it")).to_be_disabled()
 
 
+@pytest.mark.long
 def test_a_wrong_form_says_what_is_wrong(installation: Installation, console: Web, page: Page) -> None:
     installation.start("backfill-planner")
     installation.apply(daily("orders"))
@@ -91,6 +93,7 @@ def test_a_wrong_form_says_what_is_wrong(installation: Installation, console: We
     expect(page.get_by_role("alert")).to_contain_text("from: day is out of range for month")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_range_is_selected_with_keys_and_cancelled(installation: Installation, console: Web, page: Page) -> None:
     started(installation, INSTANT_SECONDS="600")
@@ -115,6 +118,7 @@ def test_a_range_is_selected_with_keys_and_cancelled(installation: Installation,
     expect(page.get_by_role("region", name="Intervals").get_by_role("row")).to_have_count(6)
 
 
+@pytest.mark.long
 def test_pause_resume_and_cancel(installation: Installation, console: Web, page: Page) -> None:
     started(installation, INSTANT_SECONDS="600")
     installation.apply(daily("orders", max_active_runs=2))
@@ -131,6 +135,7 @@ def test_pause_resume_and_cancel(installation: Installation, console: Web, page:
     expect(badge).to_have_text("cancelled")
 
 
+@pytest.mark.long
 def test_a_click_on_a_cell_opens_its_run(installation: Installation, console: Web, page: Page) -> None:
     started(installation)
     installation.apply(daily("orders"))
@@ -145,6 +150,7 @@ def test_a_click_on_a_cell_opens_its_run(installation: Installation, console: We
     expect(page.get_by_role("heading", name=re.compile("2024-01-10 run"))).to_be_visible()
 
 
+@pytest.mark.long
 def test_dead_letters_are_published_again(installation: Installation, console: Web, page: Page) -> None:
     installation.start("backfill-planner")
     installation.publish(
@@ -159,6 +165,7 @@ def test_dead_letters_are_published_again(installation: Installation, console: W
     expect(page.get_by_role("listitem").filter(has_text="backfill-requests")).to_have_count(2)
 
 
+@pytest.mark.long
 def test_of_a_large_dead_letter_the_start_is_shown(installation: Installation, console: Web, page: Page) -> None:
     installation.start("backfill-planner")
     installation.publish(Topic.BACKFILL_REQUESTS, "b-1", b"{" + b"x" * 500_000)
@@ -169,6 +176,7 @@ def test_of_a_large_dead_letter_the_start_is_shown(installation: Installation, c
     expect(letter.get_by_role("button", name="Copy the message")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_request_that_was_refused_can_be_made_otherwise(installation: Installation, console: Web, page: Page) -> None:
     installation.start("backfill-planner")
     installation.apply(daily("orders"))
@@ -204,6 +212,7 @@ def test_many_failed_callbacks_are_called_again(installation: Installation, cons
     expect(page.get_by_text("122 callbacks called again.")).to_be_visible(timeout=120_000)
 
 
+@pytest.mark.long
 def test_deadlines_callbacks_pipelines_and_health(installation: Installation, console: Web, page: Page) -> None:
     started(installation, INSTANT_SECONDS="600")
     installation.apply(daily("orders", deadlines=[alert("slow", "RUN_STARTED_AT", 0.2, callback="nobody")]))

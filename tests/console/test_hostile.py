@@ -29,9 +29,8 @@ def test_markup_in_what_others_wrote_is_shown_as_it_is(installation: Installatio
         assert page.evaluate("globalThis.hit") is None
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
+def test_a_wrong_address_is_said_in_a_line(console: Web, page: Page) -> None:
+    for path, said in (
         ("/runs/%E0%A4", "There is no page /runs/%E0%A4."),
         ("/runs/7", "there is no run 7"),
         ("/runs/x", "id=x: use a number from 1"),
@@ -39,14 +38,13 @@ def test_markup_in_what_others_wrote_is_shown_as_it_is(installation: Installatio
         ("/?limit=x", "limit=NaN: use a number"),
         ("/deadlines?state=late", "state=late: use one of armed"),
         ("/pipelines/nobody", "there is no pipeline 'nobody'"),
-    ],
-)
-def test_a_wrong_address_is_said_in_a_line(console: Web, page: Page, path: str, said: str) -> None:
-    page.goto(path)
-    expect(page.get_by_role("main")).to_contain_text(said)
-    expect(page.get_by_role("link", name="Health")).to_be_visible()
+    ):
+        page.goto(path)
+        expect(page.get_by_role("main")).to_contain_text(said)
+        expect(page.get_by_role("link", name="Health")).to_be_visible()
 
 
+@pytest.mark.long
 def test_who_is_logged_out_logs_in_again_on_the_same_page(installation: Installation, browser: Browser) -> None:
     console = start_console(installation, RETROFILL_CONSOLE_TOKEN=TOKEN)
     installation.start("backfill-planner")

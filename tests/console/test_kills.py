@@ -61,6 +61,7 @@ def test_services_that_are_killed_are_seen_to_come_back(installation: Installati
     expect(page.get_by_role("progressbar", name="Progress", exact=True)).to_have_attribute("aria-valuenow", str(DAYS))
 
 
+@pytest.mark.long
 def test_what_could_not_be_read_is_read_again_without_an_event(
     installation: Installation, console: Web, page: Page
 ) -> None:

@@ -27,6 +27,7 @@ def only(run):
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_line_is_seen_when_it_is_printed(installation: Installation, console: Web, page: Page) -> None:
     go, file = installation.settings.home / "go", installation.settings.home / "talks.py"

@@ -15,6 +15,7 @@ WIDER = """() => [document.documentElement, ...document.querySelectorAll('.table
     .map((each) => `${each.ariaLabel ?? 'the page'}: ${each.scrollWidth} of ${each.clientWidth} pixels`)"""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_nothing_is_wider_than_the_window(installation: Installation, console: Web, browser: Browser) -> None:
     paths = every_page(installation)

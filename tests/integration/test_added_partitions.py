@@ -4,6 +4,7 @@ gets one reply.
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka.cimpl import NewPartitions
 from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation
@@ -15,6 +16,7 @@ from retrofill_core.contract.topics import PLANNER, Topic
 from retrofill_tools.admin.init import initialize
 
 
+@pytest.mark.long
 def test_partitions_that_are_added_to_topics_stop_nobody(installation: Installation) -> None:
     planners = [installation.start("backfill-planner") for _ in range(2)]
     installation.apply(daily())

@@ -72,6 +72,7 @@ def done(stack: Installation, *, days: str = "2020-01-01", state: str = "succeed
     return id
 
 
+@pytest.mark.long
 def test_an_attempts_output_is_its_own_and_each_runs_part_is_known(stack: Installation, cli: Cli) -> None:
     apply(stack, batch=3)
     stack.start("light-starter", RETROFILL_DRIVER_SLOTS="1")
@@ -93,6 +94,7 @@ def test_an_attempts_output_is_its_own_and_each_runs_part_is_known(stack: Instal
     assert "printed on" not in (stack.settings.home / "logs" / "drivers.log").read_text()
 
 
+@pytest.mark.long
 def test_a_run_is_shown_with_its_attempts_tasks_and_error(stack: Installation, cli: Cli) -> None:
     apply(stack)
     stack.start("light-starter", RETROFILL_DRIVER_SLOTS="1")
@@ -136,6 +138,7 @@ def test_nothing_is_lost_of_a_driver_that_is_killed_and_the_reason_is_shown(stac
     assert "why: the driver process was ended by signal 9" in cli("runs", "show", id, "2020-01-01").out
 
 
+@pytest.mark.long
 def test_a_log_is_fetched_from_the_host_that_has_it(
     stack: Installation, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_row_of_an_older_version_is_called_with_what_it_has(callbacks: Callbac
     assert json.loads(out.read_text()) == [{}, {"deadline_id": id, "idempotency_key": f"{id}:save", "attempt": 1}]
 
 
+@pytest.mark.long
 def test_one_that_cannot_be_called_stops_no_other_of_its_shard(
     installation: Installation, modules: dict[str, str], tmp_path: Path
 ) -> None:

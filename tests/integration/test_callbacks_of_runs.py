@@ -198,6 +198,7 @@ def test_a_success_is_called_and_a_cancel_is_not(stack: Installation, receiver: 
     assert receiver.got("/bad") == []
 
 
+@pytest.mark.long
 def test_hundreds_of_failures_are_few_calls(stack: Installation, receiver: Receiver) -> None:
     """The default: all failures of a minute."""
     stack.apply(daily("many", schedule="*/5 * * * *", on_run_failed=[hook_rule(receiver, "/many", body="teams")]))

@@ -63,6 +63,7 @@ def test_attempts_grow_until_they_take_about_as_long_as_they_should(stack: Insta
     assert max(done(stack, "grows", "2020-07-01", "2020-07-20", batch_size=2)) == 2
 
 
+@pytest.mark.long
 def test_new_code_begins_again_with_one_run(stack: Installation) -> None:
     stack.apply(chosen("coded", batch_target_seconds=600))
     assert done(stack, "coded", "2020-01-01", "2020-01-31")[:2] == [1, 4]
@@ -71,12 +72,14 @@ def test_new_code_begins_again_with_one_run(stack: Installation) -> None:
     assert done(stack, "coded", "2020-02-01", "2020-02-29", latest_code=True)[:2] == [1, 4]
 
 
+@pytest.mark.long
 def test_a_deadline_keeps_attempts_short(stack: Installation) -> None:
     stack.apply(chosen("timed", batch_target_seconds=600, deadlines=[alert("slow", "RUN_STARTED_AT", 1.0)]))
     # Five, by the clock of a quiet machine; for ten minutes it would be 1, 4, 16.
     assert max(done(stack, "timed", "2020-01-01", "2020-01-31")) <= 8
 
 
+@pytest.mark.long
 def test_failed_runs_make_no_batch_larger(stack: Installation) -> None:
     """A run that fails at once ends its attempt: by its duration, the next one could be huge."""
     stack.apply(chosen("bad", start="1990-01-01"))

@@ -94,6 +94,7 @@ def test_what_is_put_is_got_and_not_uploaded_again(s3: S3, archive: Archive) -> 
     assert store.get(archive.sha256) == archive.content
 
 
+@pytest.mark.long
 def test_a_damaged_object_is_refused_and_put_again(s3: S3, archive: Archive) -> None:
     store = opened(s3.environment())
     store.put(archive)

@@ -126,6 +126,7 @@ def test_what_became_due_while_nobody_watched_is_told_first_to_last_and_once(ins
         assert moments == sorted(moments)
 
 
+@pytest.mark.long
 def test_a_run_that_was_locked_when_it_had_ended_is_come_back_to_by_its_owner_or_the_next(
     installation: Installation,
 ) -> None:

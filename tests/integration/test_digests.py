@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from tests.integration.deadline_events import fields, moment
 from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS, Installation, until
@@ -48,6 +49,7 @@ def test_a_digest_is_one_event_and_one_callback_for_all_that_were_missed_in_its_
     assert not fields(installation)
 
 
+@pytest.mark.long
 def test_each_miss_is_in_one_digest_however_windows_open_and_close_under_it(installation: Installation) -> None:
     count = 400
     installation.start("backfill-planner", wait=False)
@@ -128,6 +130,7 @@ def in_digests(installation: Installation) -> list[int]:
     return sorted(each["deadline_id"] for e in fields(installation, "DeadlinesMissed") for each in e.body["missed"])
 
 
+@pytest.mark.long
 def test_one_that_cannot_be_read_joins_no_digest_and_stops_no_other_of_its_shard(installation: Installation) -> None:
     planned(installation, 20, alert("quiet", "RUN_QUEUED_AT", 1, digest_seconds=1), alert("soon", "RUN_QUEUED_AT", 1))
     bad = {row["id"] for row in installation.query(SPOIL, "quiet")}
@@ -161,6 +164,7 @@ def test_a_time_zone_that_this_host_does_not_know_holds_up_only_what_needs_it(in
     until(lambda: len(set(in_digests(installation))) == 40, "those too")
 
 
+@pytest.mark.long
 def test_a_digest_that_cannot_be_closed_stops_nothing_else_of_its_shard(installation: Installation) -> None:
     quiet = alert("quiet", "RUN_QUEUED_AT", 1, digest_seconds=1)
     planned(installation, 20, quiet, alert("soon", "RUN_QUEUED_AT", 1))

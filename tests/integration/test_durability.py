@@ -76,6 +76,7 @@ def is_acknowledged_only_after_the_flush(act: Callable[[], None], flushes: Calla
     assert acknowledged.is_set(), "never acknowledged"
 
 
+@pytest.mark.long
 def test_postgres_acknowledges_a_commit_after_its_flush(own: OwnServers, tmp_path: Path) -> None:
     # Connect as a service does: neither its role nor its database may disable synchronous commits.
     with psycopg.connect(own.settings.dsn_of("backfill-planner"), autocommit=True) as conn:

@@ -13,6 +13,7 @@ __all__ = ["cli"]
 DAY = "2020-01-02"
 
 
+@pytest.mark.long
 def test_each_processing_of_an_interval_is_listed_with_what_it_published(
     installation: Installation, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

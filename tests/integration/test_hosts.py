@@ -74,6 +74,7 @@ def test_a_replica_whose_drivers_cannot_start_gets_nothing_and_says_why(
     assert broken.process.poll() is None
 
 
+@pytest.mark.long
 def test_what_was_given_to_a_host_that_dies_before_it_takes_it_over_does_not_count(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=4))
     first, other = starters(stack, 2, INSTANT_SECONDS="0.05", RETROFILL_LEASE_SECONDS="3")
@@ -90,6 +91,7 @@ def test_what_was_given_to_a_host_that_dies_before_it_takes_it_over_does_not_cou
     assert ended == [{"outcome": "released", "host": name_of(other, stack), "why": why}] * 2
 
 
+@pytest.mark.long
 def test_a_replica_that_stops_lets_its_drivers_finish_their_runs(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=4, batch_size=5))
     first, other = starters(stack, 2, INSTANT_SECONDS="1", RETROFILL_DRAIN_SECONDS="30")

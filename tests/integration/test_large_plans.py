@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS, Installation
 from tests.support.statements import Recorded, recorded
+from tests.support.tiers import some
 
 from backfill_planner.answers import Request
 from backfill_planner.requests import KnownIntervals, answer_request
@@ -75,7 +76,7 @@ def planned(
     return tx, found
 
 
-@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("backwards", some([False, True], True))
 def test_deadlines_of_a_large_plan(installation: Installation, engine: Engine, backwards: bool) -> None:
     tx, found = planned(installation, engine, ALERTS, backwards=backwards)
     most = max(_most_rows(statement.parameters) for statement in found.statements)
@@ -119,6 +120,7 @@ CREATE TRIGGER slow AFTER INSERT ON run REFERENCING NEW TABLE AS inserted FOR EA
 """
 
 
+@pytest.mark.long
 def test_a_plan_that_does_not_end_in_time_is_refused_and_keeps_nobody_waiting(installation: Installation) -> None:
     with psycopg.connect(installation.settings.dsn_of("owner"), autocommit=True) as conn:
         conn.execute("SET search_path = retrofill")

@@ -278,6 +278,7 @@ def test_the_whole_path_works_with_each_as_itself(guarded: Servers, clean: Insta
     assert [secret for secret in secrets if secret.get_secret_value().split("password=")[-1].split()[0] in said] == []
 
 
+@pytest.mark.long
 def test_a_missing_right_on_one_topic_holds_only_its_events(guarded: Servers, clean: Installation) -> None:
     settings = guarded.as_admin(clean.settings)
     planner = access.table(settings)[PLANNER.name]
@@ -298,6 +299,7 @@ def test_a_missing_right_on_one_topic_holds_only_its_events(guarded: Servers, cl
     assert clean.events(Topic.DEAD_LETTERS) == []
 
 
+@pytest.mark.long
 def test_a_service_that_may_join_its_group_again_goes_on(guarded: Servers, clean: Installation) -> None:
     """Kafka's client gives up for good on a heartbeat that is refused."""
     settings = guarded.as_admin(clean.settings)
@@ -320,6 +322,7 @@ def test_a_service_that_may_join_its_group_again_goes_on(guarded: Servers, clean
     assert service.process.poll() is None
 
 
+@pytest.mark.long
 def test_init_again_takes_back_what_is_in_no_row(guarded: Servers, house: Installation) -> None:
     settings = guarded.as_admin(house.settings)
     watcher = house.settings.acting_as(WATCHER.name)

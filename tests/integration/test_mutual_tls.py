@@ -94,6 +94,7 @@ def refused(settings: Settings, topic: Topic) -> KafkaError | None:
     return said[0]
 
 
+@pytest.mark.long
 def test_a_driver_has_no_key_and_its_reports_arrive(starter: Settings, authority: tls.Authority) -> None:
     host = Recorder(starter)
     pool = LocalPool(starter, host)

@@ -86,7 +86,7 @@ def test_runs_land_on_hosts_that_serve_their_pool(stack: Installation, tmp_path:
     one, other = starter(stack, file, "default"), starter(stack, file, "gpu,idle")
     for name, pool in (("p", "default"), ("g", "gpu")):
         apply_gpu(stack, name, pool, tmp_path)
-    ids = [stack.request(name, "2020-01-01", "2020-01-20", id=f"{name}-{n}") for n, name in enumerate("pg")]
+    ids = [stack.request(name, "2020-01-01", "2020-01-06", id=f"{name}-{n}") for n, name in enumerate("pg")]
     assert [stack.wait_state(id, "succeeded", "failed") for id in ids] == ["succeeded", "succeeded"]
     found = {(row["pool"], row["served"], row["name"]) for row in stack.query(PLACES)}
     assert found == {("default", "default", name_of(one, stack)), ("gpu", "gpu", name_of(other, stack))}

@@ -243,6 +243,7 @@ def test_events_of_the_copy_that_kafka_has_are_not_published_again(installation:
     assert ids == [event.headers["ce_id"], "never published"]
 
 
+@pytest.mark.long
 def test_a_request_that_waits_to_be_republished_is_not_taken_for_its_original(installation: Installation) -> None:
     planner = installation.start("backfill-planner")
     installation.apply(daily("p"))
@@ -260,6 +261,7 @@ def test_a_request_that_waits_to_be_republished_is_not_taken_for_its_original(in
     assert [row["headers"] for row in kept] == [[["ce_id", "no key"]], [["ce_id", "misplaced"]]]
 
 
+@pytest.mark.long
 def test_a_relay_that_changed_its_transactional_id_is_recovered(installation: Installation) -> None:
     planner = installation.start("backfill-planner")
     installation.apply(daily("p"))
@@ -273,6 +275,7 @@ def test_a_relay_that_changed_its_transactional_id_is_recovered(installation: In
     installation.apply(daily("q"))
 
 
+@pytest.mark.long
 def test_a_run_that_had_timed_out_is_not_marked_when_it_is_queued_again(installation: Installation) -> None:
     installation.start("backfill-planner")
     installation.start("instant-starter", INSTANT_HANG="2020-01-02")

@@ -9,6 +9,7 @@ from tests.support.history import waiting
 from tests.support.hot_paths import Hot, without_definitions
 from tests.support.servers import Servers
 from tests.support.statements import entries_read
+from tests.support.tiers import some
 
 from retrofill.states import AttemptMode
 from run_starter.claims.publishing import PUBLISHED_AT_ONCE
@@ -58,7 +59,7 @@ def staged(hot: Hot, count: int, state: str) -> str:
     return id
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", some(STATES, "most pause", "most wait for another review"))
 def test_a_check_reads_only_what_it_gives_publishers(hot: Hot, state: str) -> None:
     found, shapes = list[int](), list[list[str]]()
     for count in (FEW, MANY):

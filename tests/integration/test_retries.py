@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.support.definitions import alert, daily
 from tests.support.events import Event
 from tests.support.installation import Installation, until
@@ -101,6 +102,7 @@ def test_a_failed_run_is_replaced_once_while_paused_and_the_backfill_succeeds(st
     ]
 
 
+@pytest.mark.long
 def test_changes_apply_at_once_and_failures_count_from_the_change_on(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=4, batch_size=3))
     failing = ",".join(f"2020-01-{day:02}" for day in (1, 3))

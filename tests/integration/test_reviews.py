@@ -101,6 +101,7 @@ def test_what_is_discarded_is_never_published_and_a_retry_of_it_is_reviewed_agai
     assert days(tmp_path) == written_by(stack, again)
 
 
+@pytest.mark.long
 def test_a_failed_run_is_retried_in_review_and_reviewed_with_the_others(
     installation: Installation, tmp_path: Path
 ) -> None:
@@ -155,7 +156,8 @@ SECOND = {
 }
 
 
-@pytest.mark.parametrize("end", some(SECOND, "published", "cancelled"))
+@pytest.mark.long
+@pytest.mark.parametrize("end", some(SECOND, "published"))
 def test_what_somebody_corrected_during_a_review_is_reviewed_again(
     stack: Installation, tmp_path: Path, end: str
 ) -> None:
@@ -183,6 +185,7 @@ def test_what_somebody_corrected_during_a_review_is_reviewed_again(
     assert stack.runs_by_state(id) == ({"succeeded": 3, "cancelled": 1} if kept else {"succeeded": 4})
 
 
+@pytest.mark.long
 def test_what_ran_after_an_approval_is_reviewed_too(installation: Installation, tmp_path: Path) -> None:
     installation.start("backfill-planner")
     installation.apply(daily(max_active_runs=4))
@@ -227,6 +230,7 @@ def test_a_planner_that_dies_as_a_review_begins_begins_it_once(installation: Ins
     assert (types.count("BackfillInReview"), types.count("BackfillApproved")) == (1, 1)
 
 
+@pytest.mark.long
 def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     point_at(stack, monkeypatch)
     assert (

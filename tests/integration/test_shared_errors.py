@@ -10,6 +10,7 @@ from tests.support.history import waiting
 from tests.support.hot_paths import Hot
 from tests.support.installation import Installation
 from tests.support.servers import Servers
+from tests.support.tiers import some
 
 from retrofill.driver.execute import Result
 from retrofill.driver.report import Acknowledged, Reporter, Wire
@@ -160,6 +161,7 @@ KINDS = [
     *(a_task_fails, the_import_fails, the_table_refuses_all, the_table_is_away, its_publisher_is_lost),
     *(its_driver_is_lost, its_process_ends, every_process_would_end, its_host_refuses_it),
 ]
+USUAL = (a_task_fails, the_table_refuses_all, its_driver_is_lost)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +188,9 @@ def counted(hot: Hot, kind: Kind, size: int, error: ErrorInfo) -> tuple[dict[str
     return {"reports": sum(len(each.encode()) for each in reports), **stored}, id
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "kind", some(KINDS, a_task_fails, the_table_refuses_all, its_driver_is_lost), ids=lambda each: each.__name__
+)
 def test_a_long_error_is_sent_and_stored_once_for_its_attempt(hot: Hot, kind: Kind) -> None:
     def per_run(error: ErrorInfo) -> float:
         few, many = (sum(counted(hot, kind, size, error)[0].values()) for size in (FEW, MANY))

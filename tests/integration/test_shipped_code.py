@@ -28,6 +28,7 @@ def user(installation: Installation, tmp_path: Path, store: Path) -> User:
     return user_of(installation, tmp_path / "flows", RETROFILL_CODE_STORE=str(store))
 
 
+@pytest.mark.long
 def test_a_backfill_stays_on_the_code_that_it_was_planned_with(user: User, store: Path) -> None:
     one = user.apply("one")
     assert (store / f"{one}.zip").is_file()
@@ -81,6 +82,7 @@ def remove(store: Path, sha256: str) -> str:
     return f"{store / sha256}.zip cannot be read: No such file or directory: "
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spoil", some([damage, remove], damage))
 def test_runs_fail_with_one_line_where_their_code_is_not_there(user: User, store: Path, spoil: Any) -> None:
     one = user.apply("one")

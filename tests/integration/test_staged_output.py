@@ -129,6 +129,7 @@ def test_a_driver_killed_anywhere_after_it_staged_is_not_run_again(
     assert [row["mode"] for row in modes] == ["each", "publish"]
 
 
+@pytest.mark.long
 def test_of_an_attempt_of_several_runs_only_those_not_accepted_are_run_again(
     stack: Installation, tmp_path: Path
 ) -> None:
@@ -153,6 +154,7 @@ def test_of_an_attempt_of_several_runs_only_those_not_accepted_are_run_again(
     assert sorted(again) == sorted(run["id"] for run in runs if run not in accepted)
 
 
+@pytest.mark.long
 def test_output_that_was_deleted_before_it_was_published_fails_the_run(stack: Installation, tmp_path: Path) -> None:
     killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT="publish:look")
     id = stack.request("p", "2020-01-01", "2020-01-01")

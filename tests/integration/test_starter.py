@@ -50,6 +50,7 @@ def test_a_backfill_runs_within_its_limit_and_in_order(stack: Installation) -> N
 FAILED = [("continue", "failed"), ("pause", "paused"), ("cancel", "failed")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("wish", "state"), some(FAILED, FAILED[1]))
 def test_what_a_failed_run_does_to_its_backfill(stack: Installation, wish: str, state: str) -> None:
     stack.apply(daily(max_active_runs=1))
@@ -116,6 +117,7 @@ def test_a_run_whose_driver_is_lost_again_and_again_fails_and_tells_how(
     assert [(" lost at " in line, line.endswith(f": {silent}")) for line in ends] == [(True, True)] * 3
 
 
+@pytest.mark.long
 def test_a_run_whose_settings_are_allowed_no_more_fails_before_it_has_a_driver(installation: Installation) -> None:
     """The settings were allowed when the pipeline was applied. The run-starter must check again
     because it is the one that would load the code.

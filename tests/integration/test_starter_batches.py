@@ -56,6 +56,7 @@ def test_an_attempt_executes_several_runs_one_by_one_in_order(stack: Installatio
         assert [body["run_id"] for body in started if body["attempt_id"] == each["id"]] == mine
 
 
+@pytest.mark.long
 def test_intervals_with_a_gap_between_them_are_not_executed_together(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=1, batch_size=10))
     stack.start("instant-starter")
@@ -120,6 +121,7 @@ def test_only_the_run_that_had_begun_counts_a_lost_driver(stack: Installation) -
     assert stack.value("SELECT sum(lost_attempts) FROM run WHERE position > 0") == 0
 
 
+@pytest.mark.long
 def test_of_a_driver_that_fell_silent_the_next_run_counts_as_begun(stack: Installation) -> None:
     """It may have begun with its report unsent, and no two executions of it may have the same number."""
     stack.apply(daily(max_active_runs=1, batch_size=3))
@@ -145,6 +147,7 @@ def test_of_a_driver_that_fell_silent_the_next_run_counts_as_begun(stack: Instal
     assert [run["position"] for run in lost] == [0, 1]
 
 
+@pytest.mark.long
 def test_a_pause_lets_the_run_that_is_executed_finish_and_queues_those_that_follow(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=1, batch_size=5))
     stack.start("instant-starter", INSTANT_SECONDS="3")

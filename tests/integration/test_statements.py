@@ -30,14 +30,14 @@ from retrofill_core.store.claims import pipelines_with_suspects
 from retrofill_core.store.engine import make_engine
 from retrofill_core.store.rows import present
 
-YEARS_OF_DAYS = 3650
+YEARS_OF_DAYS = 1200
 FIRST_DAY, DAY = datetime(2000, 1, 1, tzinfo=UTC), timedelta(days=1)
 PIPELINES = 100
 
 
 @pytest.fixture(scope="module")
 def old(servers: Servers) -> Iterator[Hot]:
-    """A history of ten years of a hundred daily pipelines: 365,000 runs."""
+    """A history of three years of a hundred daily pipelines: 120,000 runs."""
     made = servers.installation()
     finished(made, PIPELINES, YEARS_OF_DAYS)
     yield Hot(made)
@@ -162,6 +162,7 @@ def retried(hot: Hot, runs: int, prefix: str) -> Recorded:
     return found
 
 
+@pytest.mark.long
 def test_a_retry_of_thousands_of_runs_sends_as_much_as_one(empty: Hot) -> None:
     one, many = retried(empty, 1, "one-"), retried(empty, 9_000, "many-")
     assert many.shapes() == one.shapes()

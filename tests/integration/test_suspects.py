@@ -127,6 +127,7 @@ def test_a_pool_whose_spark_server_keeps_dying_is_shown(
     assert stack.value("SELECT count(*) FROM run WHERE lost_at IS NOT NULL") == 0
 
 
+@pytest.mark.long
 def test_an_attempt_that_cannot_be_ended_keeps_no_other_lease_from_ending(stack: Installation) -> None:
     """A run of another release, whose losses this one cannot read."""
     settings = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "8", "RETROFILL_LEASE_SECONDS": "3"}

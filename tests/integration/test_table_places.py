@@ -69,6 +69,7 @@ def test_another_pipeline_publishes_rows_of_other_times(stack: Installation) -> 
     assert publish(stack, "q", "2020-01-05", "2020-01-05", id="q", table="u", column="dt") == {"succeeded": 1}
 
 
+@pytest.mark.long
 def test_rows_are_free_once_they_are_undone_discarded_or_of_a_pipeline_that_was_removed(stack: Installation) -> None:
     assert publish(stack, "q", "2020-01-01", "2020-01-01", id="q1") == {"failed": 1}
     stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "undo", BackfillUndoRequested(undoes="of p")))
@@ -87,6 +88,7 @@ def test_rows_are_free_once_they_are_undone_discarded_or_of_a_pipeline_that_was_
     assert publish(stack, "q", "2020-01-02", "2020-01-02", id="q5") == {"succeeded": 1}
 
 
+@pytest.mark.long
 def test_of_two_pipelines_at_once_each_day_is_published_by_one(stack: Installation) -> None:
     stack.start("instant-starter")
     ids = ("at once p", "at once q")

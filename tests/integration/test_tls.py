@@ -66,6 +66,7 @@ def house(encrypted: Encrypted) -> Iterator[Installation]:
     made.close()
 
 
+@pytest.mark.long
 def test_services_work_over_tls_each_as_itself(house: Installation) -> None:
     for name in ("backfill-planner", "instant-starter"):
         house.start(name)
@@ -170,6 +171,7 @@ def run(house: Installation, changed: dict[str, str], *command: str) -> subproce
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", some(["init", "dead-letters list"], "init"))
 def test_a_command_says_it_in_one_line(command: str, house: Installation, encrypted: Encrypted) -> None:
     changed = {
@@ -195,6 +197,7 @@ def test_a_service_without_its_authorities_file_does_not_start(house: Installati
     )
 
 
+@pytest.mark.long
 def test_a_service_that_does_not_trust_the_broker_waits_and_says_why(house: Installation, encrypted: Encrypted) -> None:
     replica = house.start(PLANNER.name, wait=False, RETROFILL_KAFKA_SSL_CA=str(encrypted.other.certificate))
     until(lambda: "waiting_for_servers" in replica.said(), "it says that it waits", replica.said)

@@ -71,6 +71,7 @@ def test_what_was_replaced_comes_back_and_the_intervals_count_as_not_run(stack: 
     assert days(tmp_path) == written_by(stack, "before") | written_by(stack, "again")
 
 
+@pytest.mark.long
 def test_what_was_published_again_or_undone_is_left_alone(stack: Installation, tmp_path: Path) -> None:
     stack.request("p", "2020-01-01", "2020-01-01", id="later", reprocess_behavior=COMPLETED)
     stack.wait_state("later", "succeeded")
@@ -89,6 +90,7 @@ def test_what_was_published_again_or_undone_is_left_alone(stack: Installation, t
     assert days(tmp_path) == written_by(stack, "before")
 
 
+@pytest.mark.long
 def test_what_somebody_else_changed_fails_alone(
     stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +112,7 @@ def test_what_somebody_else_changed_fails_alone(
     assert undo(stack, id="again").body["runs"] == 1
 
 
+@pytest.mark.long
 def test_what_cannot_be_undone_is_rejected(stack: Installation, tmp_path: Path) -> None:
     """A bad request, an active backfill, and an undo."""
     for undoes, more, reason, message in (
@@ -154,6 +157,7 @@ def test_a_driver_that_dies_restores_once(stack: Installation, tmp_path: Path, p
     assert days(tmp_path) == written_by(stack, "before")
 
 
+@pytest.mark.long
 def test_what_is_no_longer_kept_fails_and_is_retried(stack: Installation, tmp_path: Path) -> None:
     (kept,) = (tmp_path / "_retrofill" / "kept").iterdir()
     hidden = kept.rename(tmp_path / "hidden")
@@ -171,6 +175,7 @@ def test_what_is_no_longer_kept_fails_and_is_retried(stack: Installation, tmp_pa
     assert len(days(tmp_path)) == 3
 
 
+@pytest.mark.long
 def test_a_failed_run_of_an_undo_in_review_is_retried(stack: Installation, tmp_path: Path) -> None:
     (kept,) = (tmp_path / "_retrofill" / "kept").glob("*/day=2020-01-02@4-*")
     hidden = kept.rename(tmp_path / "hidden")
@@ -185,6 +190,7 @@ def test_a_failed_run_of_an_undo_in_review_is_retried(stack: Installation, tmp_p
     assert days(tmp_path) == written_by(stack, "before")
 
 
+@pytest.mark.long
 def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     point_at(stack, monkeypatch)
     dry = ("backfill", "undo", "wrong", "--from", "2020-01-02", "--dry-run")
@@ -206,6 +212,7 @@ def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monk
     assert cli("backfill", "undo", "nothing", "--dry-run").status == 1
 
 
+@pytest.mark.long
 def test_a_purge_deletes_what_was_replaced_long_ago_and_leaves_what_can_be_undone(
     stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

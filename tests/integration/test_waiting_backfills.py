@@ -13,6 +13,7 @@ LIVE = "SELECT count(*) FROM attempt WHERE backfill_id = '{id}' AND slot IS NOT 
 OLD = ("2019-01-01", "2019-01-01")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [4, 2])
 def test_who_has_the_seats_or_slots_that_it_waits_for(
     installation: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch, limit: int

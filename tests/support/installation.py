@@ -36,7 +36,7 @@ from tests.support.forks import Forked, Nursery
 from tests.support.replica import Replica
 
 ROOT = Path(__file__).parents[2]
-PARTITIONS = 4
+PARTITIONS = 2
 WAIT_SECONDS = 60.0
 MODULES = {name: service.package for name, service in SERVICES.items()} | {
     "instant-starter": "tests.support.instant_starter",
@@ -321,7 +321,9 @@ def until(
 ) -> None:
     """Poll until the condition holds. Fails after ``seconds`` with ``what`` and ``detail``."""
     end = time.monotonic() + seconds
+    pause = 0.02
     while not condition():
         assert time.monotonic() < end, f"waited {seconds:.0f} s: {what} {detail()}"
-        # Polling, because other processes' rows and events offer nothing to wait on.
-        time.sleep(0.05)
+        # Polling, because other processes' rows and events offer nothing to wait on. The longer it takes, the rarer.
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.25)

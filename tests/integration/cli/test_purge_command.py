@@ -24,6 +24,7 @@ from retrofill_core.store.purge import PURGE_LOCK
 __all__ = ["here", "old"]
 
 
+@pytest.mark.long
 def test_a_later_request_is_answered_as_if_nothing_had_been_purged(cli: Any, here: Installation) -> None:
     here.start("backfill-planner")
     here.start("instant-starter", INSTANT_FAIL="2020-01-07")
@@ -54,6 +55,7 @@ def test_a_later_request_is_answered_as_if_nothing_had_been_purged(cli: Any, her
     assert (failed["runs"], failed["skipped"]) == (1, {"already exists": 9})
 
 
+@pytest.mark.long
 def test_a_repeated_request_gets_its_recorded_answer_and_people_are_told(cli: Any, here: Installation) -> None:
     here.start("backfill-planner")
     here.start("instant-starter")

@@ -79,6 +79,7 @@ def test_a_row_that_changes_while_it_is_exported_is_exported_again(old: Installa
     assert not list(tmp_path.rglob(".*"))
 
 
+@pytest.mark.long
 def test_services_go_on_beside_a_purge(cli: Any, old: Installation) -> None:
     """The planner plans and the starter runs the same intervals of the same pipelines that are
     being purged.

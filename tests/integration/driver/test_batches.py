@@ -104,6 +104,7 @@ def test_an_attempt_ends_with_a_run_that_fails_and_the_next_has_its_own_session(
     assert later[2] == fresh(after, rest)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("executor", some(["pool", "spark-submit"], "pool"))
 def test_a_run_that_stops_the_session_leaves_the_others_to_the_next_attempt(world: World, executor: str) -> None:
     runs = [world.run(day=day) for day in (1, 2)]

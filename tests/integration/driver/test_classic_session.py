@@ -73,6 +73,7 @@ for kind in ("file", "jar", "archive"):
 """
 
 
+@pytest.mark.long
 def test_an_accepted_table_whose_session_the_user_stopped_is_for_another_attempt_to_publish(tmp_path: Path) -> None:
     assert said(PROGRAM, tmp_path) == "lost: Spark lost the session: a task stopped it False\n"
 

@@ -71,6 +71,7 @@ def within(seconds: float, condition: Callable[[], bool], what: str) -> None:
     until(condition, what, seconds=seconds)
 
 
+@pytest.mark.long
 def test_runs_one_after_the_other_in_one_warm_process(world: World) -> None:
     pool = world.executor()
     first, second = world.launch(), world.launch()
@@ -96,6 +97,7 @@ def test_runs_one_after_the_other_in_one_warm_process(world: World) -> None:
     assert "printed by the user" not in (world.settings.home / "logs" / "drivers.log").read_text()
 
 
+@pytest.mark.long
 def test_the_application_of_a_connect_server_is_reported(world: World) -> None:
     launch = world.launch()
     world.executor().launch(launch)
@@ -129,6 +131,7 @@ def test_who_may_not_begin_runs_no_user_code(world: World) -> None:
     assert not (world.out / f"told-{launch.runs[0].id}").exists()
 
 
+@pytest.mark.long
 def test_the_end_of_a_run_ends_its_work_on_spark_and_its_process(world: World) -> None:
     pool = world.executor()
     launch = world.begin_slow(pool)
@@ -162,6 +165,7 @@ def test_a_killed_driver_is_told_at_once_and_its_next_attempt_ends_its_work(worl
     within(ENDING_SECONDS, lambda: not world.beats(), "the first attempt's work has ended")
 
 
+@pytest.mark.long
 def test_installations_that_share_a_server_do_not_end_each_others_work(world: World) -> None:
     """Each numbers its attempts from 1."""
     mine = world.begin_slow(world.executor())
@@ -202,6 +206,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.long
 def test_drivers_end_with_their_host_even_by_kill_9(world: World) -> None:
     root = str(Path(__file__).parents[3])
     host = subprocess.Popen(
@@ -247,6 +252,7 @@ def test_a_whole_run_by_spark_submit_with_a_script(world: World) -> None:
     assert world.application(launch)["id"].startswith("local-")
 
 
+@pytest.mark.long
 def test_a_spark_submit_is_ended_with_all_its_processes(world: World) -> None:
     executor = world.executor()
     launch = world.launch(CODE.replace('"p", ', '"p", executor="spark-submit", '), slow=True)

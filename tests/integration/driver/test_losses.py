@@ -87,6 +87,7 @@ def work(run):
 """
 
 
+@pytest.mark.long
 def test_errors_of_the_users_own_that_sound_like_a_lost_session_fail_their_task(world: World) -> None:
     launch = world.launch(OWN)
     world.executor().launch(launch)
@@ -108,6 +109,7 @@ def test_errors_of_the_users_own_that_sound_like_a_lost_session_fail_their_task(
     assert "NO_ACTIVE_SESSION" in errors["stops"]["message"]
 
 
+@pytest.mark.long
 def test_a_job_that_an_orderly_stop_of_spark_cancels_is_lost_and_one_that_fails_is_not(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home", spark_cores=2)
     with connect_process(settings, java.find(settings)) as (remote, server), ExitStack() as ending:

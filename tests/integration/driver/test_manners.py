@@ -31,6 +31,7 @@ def work(run):
 """
 
 
+@pytest.mark.long
 def test_whatever_a_task_does_ends_as_its_report_and_the_driver_serves_the_next_attempt(world: World) -> None:
     pool = world.executor()
     for what, error in ENDS.items():
@@ -74,6 +75,7 @@ def test_code_that_exits_when_it_is_imported_is_not_retried(world: World) -> Non
     assert (over.task, over.try_number, over.error.type) == ("work", 3, PROCESS_ENDED)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_a_pool_of_processes_that_a_task_leaves_ends_with_its_attempt(world: World, context: str) -> None:
     pool = world.executor()

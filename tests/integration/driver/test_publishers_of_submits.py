@@ -82,6 +82,7 @@ def test_a_lost_publisher_of_a_catalog_that_only_the_pipeline_knows_is_replaced(
     assert (published["retrofill.attempt_id"], published["total-records"]) == (str(launch.attempt_id), "2")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("remote", "executor"),
     some(

@@ -48,6 +48,7 @@ open(sys.argv[1] + "/told.json", "w").write(json.dumps(told))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("executor", some(["pool", "spark-submit"], "pool"))
 def test_a_script_gets_its_files_and_variables_and_no_second_application(submitting: World, executor: str) -> None:
     (submitting.out / "job.py").write_text(SCRIPT)
@@ -93,6 +94,7 @@ assert list(staged.glob("*.parquet")) and not published.exists()
 """
 
 
+@pytest.mark.long
 def test_what_a_script_writes_to_its_template_is_checked_by_the_next_and_published(submitting: World) -> None:
     (submitting.out / "write.py").write_text(WRITES)
     (submitting.out / "check.py").write_text(CHECKS)
@@ -166,6 +168,7 @@ FAILS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", some(FAILS, "of a worker"))
 def test_the_error_of_a_run_begins_with_what_its_script_said_of_the_cause(submitting: World, name: str) -> None:
     text, cause = FAILS[name]

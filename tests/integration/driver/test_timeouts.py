@@ -63,6 +63,7 @@ def ended(path: Path) -> bool:
     return not psutil.pid_exists(int(path.read_text()))
 
 
+@pytest.mark.long
 def test_a_spark_job_that_hangs_is_interrupted_and_tried_again_in_the_same_driver(world: World) -> None:
     # Time enough for Spark's first Python worker to be at it.
     launch = world.launch(CODE.replace("timeout=8", "timeout=30"), how="spark")

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.installation import until
 
 from retrofill_tools.stack import supervision
@@ -35,6 +36,7 @@ def of_service(document: str) -> dict[str, Any]:
     return next(dict(part) for part in json.loads(document)["services"] if part["name"] == NAME)
 
 
+@pytest.mark.long
 def test_a_service_that_cannot_start_is_failing_and_says_why(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     layout.make()

@@ -123,6 +123,7 @@ def both(homes: tuple[Home, Home]) -> tuple[Home, Home]:
     return homes
 
 
+@pytest.mark.long
 def test_everything_runs_on_loopback_and_up_again_changes_nothing(one: Home) -> None:
     before = one.parts()
     assert [part["state"] for part in before.values()] == ["running"] * len(PARTS)
@@ -140,6 +141,7 @@ def test_everything_runs_on_loopback_and_up_again_changes_nothing(one: Home) -> 
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
+@pytest.mark.long
 def test_secrets_are_the_owners_only_and_passwords_are_asked_for(one: Home) -> None:
     for name in ("endpoints.json", "identity.json"):
         assert (one.path / name).stat().st_mode & 0o077 == 0
@@ -148,6 +150,7 @@ def test_secrets_are_the_owners_only_and_passwords_are_asked_for(one: Home) -> N
         psycopg.connect(dsn, password="not the password")
 
 
+@pytest.mark.long
 def test_logs_shows_the_last_lines(one: Home) -> None:
     assert len(one.ok("logs", "kafka", "-n", "3").splitlines()) <= 3
     assert "spawned" in one.ok("logs", "supervisor")
@@ -248,6 +251,7 @@ def test_a_start_that_was_killed_leaves_nothing_that_stops_the_next(one: Home) -
     assert not before & {part["pid"] for part in parts.values()}
 
 
+@pytest.mark.long
 def test_of_postgres_only_the_server_itself_is_asked_to_end(one: Home) -> None:
     # Signalling the checkpointer would write the last checkpoint while clients commit, and lose
     # those commits.
@@ -257,6 +261,7 @@ def test_of_postgres_only_the_server_itself_is_asked_to_end(one: Home) -> None:
     assert asked == [one.parts()["postgres"]["pid"]]
 
 
+@pytest.mark.long
 def test_down_ends_what_nobody_supervises_any_more(one: Home) -> None:
     servers = [psutil.Process(part["pid"]) for name, part in one.parts().items() if name in SERVERS]
     os.kill(one.supervisor(), signal.SIGKILL)
@@ -266,6 +271,7 @@ def test_down_ends_what_nobody_supervises_any_more(one: Home) -> None:
     assert not wait_exited(servers, 0)
 
 
+@pytest.mark.long
 def test_a_contradiction_is_one_line_and_leaves_nothing(homes: tuple[Home, Home]) -> None:
     one = homes[0]
     one.ok("down")

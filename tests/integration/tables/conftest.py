@@ -11,19 +11,18 @@ from tests.support.lake import FORMATS, Lake, server
 from tests.support.metastore import metastore
 from tests.support.seaweed import Seaweed, seaweed
 from tests.support.servers import Servers
-from tests.support.tiers import some
 
 # Compiling code for each expression takes longer than evaluating it for a few rows. With --long, Spark is as users have it.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
-# Where Delta differs from Iceberg: the fence at its commit, the condition with the interval's bounds, a table by its path.
-DELTA = ("test_fences.py", "test_groups.py", "test_keys.py", "test_conflicts.py", "test_lent.py")
+# Where Delta differs from Iceberg: the fence at its commit, and the condition with the interval's bounds.
+DELTA = ("test_a_publisher_woken_after_a_later_run_changes_nothing", "test_only_the_rows_of_the_interval_are_replaced")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """In Delta, which needs several times Iceberg's CPU time for the same, ``make test`` tries only what differs."""
-    if "[delta" in item.name and item.path.name not in DELTA:
+    if "[delta" in item.name and not item.name.startswith(DELTA):
         item.add_marker(pytest.mark.long)
 
 
@@ -64,11 +63,8 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
 
 
-@pytest.fixture(params=some(FORMATS, "iceberg"))
+@pytest.fixture(params=FORMATS)
 def lake(request: pytest.FixtureRequest, table_server: str, tmp_path: Path) -> Iterator[Lake]:
-    """An empty table of each format, with a column for the day.
-
-    ``make test`` tries Delta where the formats differ most: publications and their fences.
-    """
+    """An empty table of each format, with a column for the day."""
     with Lake(table_server, str(request.param), tmp_path) as made:
         yield made

@@ -57,6 +57,7 @@ def folders(lake: Lake, target: Path, attempt: Attempt, published: Mapping[str, 
         lake.spark.range(rows).selectExpr("id", "id AS half").coalesce(1).write.format(format).save(str(target / name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
 def test_directories_are_compared(lake: Lake, tmp_path: Path) -> None:
     attempt = lake.attempt()

@@ -32,6 +32,7 @@ def date_of(day: int) -> date:
     return date(2013, 1, 1) + timedelta(days=day - 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lake", "layout", "turns", "publishers"),
     some(CASES, CASES[0]),
@@ -68,6 +69,7 @@ def test_several_publishers_of_one_table_publish_everything(
     lake.spark.sql(f"DROP TABLE {table}").collect()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
 def test_what_others_change_again_and_again_is_left_to_a_later_publisher(
     lake: Lake, monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,7 @@ def test_a_driver_publishes_its_table(tables: World, lake: Lake) -> None:
     assert (lake.content(), lake.commits(), lake.staged()) == (["1 ours"] * 2, 1, [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", some(POINTS, "table:commit"))
 def test_a_driver_killed_anywhere_after_it_staged_is_replaced_by_a_publisher(
     tables: World, lake: Lake, point: str

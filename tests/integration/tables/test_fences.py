@@ -49,6 +49,7 @@ def test_a_publisher_is_replaced_by_another_of_the_same_run_and_wakes_up(lake: L
     assert (lake.content(), lake.commits()) == (["1 a"], 1)
 
 
+@pytest.mark.long
 def test_a_publisher_of_rows_woken_after_a_later_run_without_any_changes_nothing(lake: Lake) -> None:
     """No commit has changed rows of the interval, so an Iceberg table itself would not refuse them."""
     first = lake.attempt(run_id=1)

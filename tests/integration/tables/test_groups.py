@@ -11,7 +11,7 @@ from tests.support.tiers import some
 
 from retrofill.protocol.table_output import TableOutput
 
-in_iceberg = pytest.mark.parametrize("lake", some(FORMATS, "iceberg"), indirect=True)
+in_iceberg = pytest.mark.parametrize("lake", FORMATS, indirect=True)
 STOPS = ("table:look", "table:commit", "table:drop")
 
 DAYS = 5
@@ -82,6 +82,7 @@ def test_a_range_whose_staged_rows_are_gone_is_refused_at_once_and_nobody_publis
     assert lake.content() == []
 
 
+@pytest.mark.long
 @in_iceberg
 def test_days_of_a_range_that_somebody_changed_are_not_undone_and_the_others_are(lake: Lake) -> None:
     """The undone range was one commit, and the undo is one as far as it goes."""

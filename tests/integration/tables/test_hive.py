@@ -51,6 +51,7 @@ def test_a_day_is_published_replaced_and_undone(lake: HiveLake) -> None:
     assert (lake.content(), lake.partitions()) == (["2 neighbor"], ["day=2013-01-02"])
 
 
+@pytest.mark.long
 def test_an_interval_without_rows_is_empty(lake: HiveLake) -> None:
     lake.published(1, "a")
     lake.published(2)
@@ -61,6 +62,7 @@ def test_an_interval_without_rows_is_empty(lake: HiveLake) -> None:
     assert lake.content() == ["1 a", "2 neighbor"]
 
 
+@pytest.mark.long
 def test_a_publisher_that_is_killed_between_its_changes_is_replaced_by_another(lake: HiveLake) -> None:
     lake.published(1, "before")
     assert not killed(lake, lake.keeping(2, 1), 3, "after")
@@ -189,6 +191,7 @@ def test_what_was_replaced_is_deleted_when_it_is_no_longer_kept(
         lake.undo(6, undoes=4)
 
 
+@pytest.mark.long
 def test_what_is_not_published_is_deleted(lake: HiveLake) -> None:
     attempt = lake.keeping(1, 1)
     attempt.stage(lake.table, "a")

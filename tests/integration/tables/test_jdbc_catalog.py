@@ -18,5 +18,6 @@ def lake(installation: Installation, table_server: str, tmp_path: Path) -> Itera
         yield made
 
 
+@pytest.mark.long
 def test_rows_are_published_once_and_a_former_publisher_changes_nothing(lake: Lake) -> None:
     assert list(published_once(lake)) == ["staged", "published", "replaced"]

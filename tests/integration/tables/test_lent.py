@@ -38,7 +38,7 @@ def replaces(spark: Any, rows: Any, name: str) -> None:
         rows.writeTo(name).overwritePartitions()
 
 
-NAMED = pytest.mark.parametrize("lake", some(FORMATS, "iceberg"), indirect=True)
+NAMED = pytest.mark.parametrize("lake", FORMATS, indirect=True)
 WAYS: dict[str, Writes] = {
     "append": lambda _, rows, name: rows.writeTo(name).append(),
     "insertInto": lambda _, rows, name: rows.write.insertInto(name, overwrite=True),
@@ -97,6 +97,7 @@ def test_a_merge_finds_the_rows_of_its_interval_and_no_others(lake: Lake) -> Non
     assert finish(lake, attempt) == ["1 old", "2 more", "2 new", "3 old"]
 
 
+@pytest.mark.long
 def test_a_range_publishes_all_that_its_script_wrote(lake: Lake) -> None:
     attempt = lake.attempt(day=2, runs=2)
     name = lent(lake, attempt)
@@ -104,6 +105,7 @@ def test_a_range_publishes_all_that_its_script_wrote(lake: Lake) -> None:
     assert finish(lake, attempt) == ["1 old", "2 a", "3 b"]
 
 
+@pytest.mark.long
 def test_an_interval_may_become_empty_where_that_is_declared(lake: Lake) -> None:
     attempt = lake.attempt(day=2)
     lent(lake, attempt, sparse=True)
@@ -143,6 +145,7 @@ def test_what_cannot_be_published_is_refused_in_one_line_and_nothing_is_left(lak
     assert (lake.content(), lake.staged()) == (["1 old", "2 old", "3 old"], [])
 
 
+@pytest.mark.long
 def test_what_a_failed_try_wrote_is_forgotten(lake: Lake) -> None:
     attempt = lake.attempt(day=2)
     attempt.rows(("2013-01-02", 0, "failed")).writeTo(lent(lake, attempt)).append()
@@ -162,6 +165,7 @@ def test_a_script_that_drops_its_table_is_told_so(lake: Lake) -> None:
     attempt.staging.discard()
 
 
+@pytest.mark.long
 @NAMED
 def test_what_a_lost_attempt_wrote_is_dropped_by_the_next_one(lake: Lake) -> None:
     lost = lake.attempt(day=2)

@@ -64,6 +64,7 @@ def test_a_file_of_several_intervals_written_since_is_rewritten_or_refused(lake:
         assert lake.content(table) == ["1 old", "2 other"]
 
 
+@pytest.mark.long
 def test_concurrent_runs_of_one_table_all_succeed_beside_a_foreign_writer(lake: Lake) -> None:
     attempts = [lake.attempt(run_id=day, day=day) for day in range(1, 5)]
     for day, attempt in enumerate(attempts, 1):

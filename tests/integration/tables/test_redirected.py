@@ -129,7 +129,7 @@ WAYS: dict[str, tuple[Writes, list[str]]] = {
 
 
 @pytest.mark.parametrize("mode", some(["copy-on-write", "merge-on-read"], "copy-on-write"))
-@pytest.mark.parametrize("way", some(WAYS, "INSERT OVERWRITE", "MERGE", "DELETE and append"))
+@pytest.mark.parametrize("way", some(WAYS, "INSERT OVERWRITE", "MERGE"))
 def test_what_a_script_commits_becomes_visible_when_it_is_published(
     lake: Lake, script: Script, way: str, mode: str
 ) -> None:
@@ -142,6 +142,7 @@ def test_what_a_script_commits_becomes_visible_when_it_is_published(
     assert (branches(lake), lake.staged()) == ([], [])
 
 
+@pytest.mark.long
 def test_a_table_without_any_snapshot(lake: Lake, script: Script) -> None:
     empty = Lake.create(lake, f"{lake.table}empty")
     lake.table, full = empty, lake.table
@@ -154,12 +155,14 @@ def test_a_table_without_any_snapshot(lake: Lake, script: Script) -> None:
         lake.table = full
 
 
+@pytest.mark.long
 def test_a_range_publishes_all_its_intervals(lake: Lake, script: Script) -> None:
     attempt = lake.attempt(day=2, runs=2)
     script.run(attempt, lambda _, table: script.sql(f"UPDATE {table} SET note = 'a' WHERE n > 1"))
     assert finish(lake, attempt) == ["1 old", "2 a", "3 a"]
 
 
+@pytest.mark.long
 def test_two_attempts_at_once_do_not_see_each_other(lake: Lake, script: Script) -> None:
     first, second = lake.attempt(day=2), lake.attempt(day=3, run_id=2)
     script.run(first, merge)
@@ -168,6 +171,7 @@ def test_two_attempts_at_once_do_not_see_each_other(lake: Lake, script: Script) 
     assert finish(lake, second) == ["1 old", "2 a", "2 a", "3 b"]
 
 
+@pytest.mark.long
 def test_branches_of_many_attempts_at_once(lake: Lake) -> None:
     attempts = [lake.attempt(day=day, run_id=day) for day in range(1, 9)]
     begin = threading.Barrier(len(attempts))
@@ -239,6 +243,7 @@ def test_of_a_script_that_replaces_the_table_the_error_says_how_to_get_the_rows_
     assert lake.content() == OLD
 
 
+@pytest.mark.long
 def test_what_others_change_meanwhile_is_not_lost(lake: Lake, script: Script) -> None:
     attempt = lake.attempt(day=2)
     script.run(attempt, merge)
@@ -251,6 +256,7 @@ def test_what_others_change_meanwhile_is_not_lost(lake: Lake, script: Script) ->
         again.staging.tables.take_back("a", lake.spark)
 
 
+@pytest.mark.long
 def test_a_declared_interval_may_stay_as_it_is(lake: Lake, script: Script) -> None:
     attempt = lake.attempt(day=2)
     script.run(attempt, lambda *_: None, sparse=True)
@@ -265,6 +271,7 @@ def test_tables_whose_commits_would_be_seen_at_once_are_refused_before_the_scrip
     assert branches(lake) == []
 
 
+@pytest.mark.long
 def test_each_try_and_attempt_has_a_branch_of_its_own(lake: Lake, script: Script) -> None:
     lost = lake.attempt(day=2)
     branch = script.run(lost, append)
@@ -282,6 +289,7 @@ def test_each_try_and_attempt_has_a_branch_of_its_own(lake: Lake, script: Script
     assert len(branches(lake)) == 1 and branches(lake) != [branch]
 
 
+@pytest.mark.long
 def test_a_replaced_publisher_commits_nothing(lake: Lake, script: Script) -> None:
     first = lake.attempt(run_id=1, day=2)
     script.run(first, merge)

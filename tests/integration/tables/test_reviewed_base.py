@@ -263,11 +263,7 @@ TARGETS = {"iceberg": Table, "delta": Table, "folder": Folder}
 CELLS = [(format, change, runs) for format, kind in TARGETS.items() for change in kind.changes for runs in (1, DAYS)]
 # The others take the same way in each format. Single runs and ranges take turns in tables.
 SHORT = [
-    *(
-        ("iceberg", change)
-        for change in ("nothing", "another day", "a value", "emptied", "compaction", "a column more")
-    ),
-    ("delta", "compaction"),
+    *(("iceberg", change) for change in ("another day", "a value", "emptied")),
     *(("folder", change) for change in ("nothing", "another day", "a file", "removed", "rights")),
 ]
 IN_MAKE_TEST = [
@@ -330,7 +326,7 @@ def test_only_what_was_compared_is_replaced(target: Target, change: str, runs: i
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("target", some(TARGETS, "iceberg", "folder"), indirect=True)
+@pytest.mark.parametrize("target", some(TARGETS, "folder"), indirect=True)
 def test_what_changes_again_is_reviewed_again_until_it_is_forced(target: Target) -> None:
     staged = reviewed(target.stage(10, "new", 1))
     change = target.changes["a row more" if isinstance(target, Table) else "a file more"][0]
@@ -347,7 +343,7 @@ def test_what_changes_again_is_reviewed_again_until_it_is_forced(target: Target)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("target", some(TARGETS, "iceberg", "folder"), indirect=True)
+@pytest.mark.parametrize("target", some(TARGETS, "folder"), indirect=True)
 def test_an_empty_place_that_somebody_fills_is_a_change(target: Target) -> None:
     if isinstance(target, Table):
         sql("DELETE FROM {} WHERE day = DATE'2013-01-01'")(target)
@@ -362,7 +358,7 @@ def test_an_empty_place_that_somebody_fills_is_a_change(target: Target) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("target", TARGETS, indirect=True)
+@pytest.mark.parametrize("target", some(TARGETS, "folder"), indirect=True)
 def test_a_publisher_that_follows_a_lost_one_finds_its_own_output(target: Target) -> None:
     """What the lost one has published is no change by somebody, and is not published again."""
     staged = reviewed(target.stage(10, "new", 1))
@@ -509,6 +505,7 @@ def restore(lake: Lake, run_id: int, undoes: int) -> Attempt:
     return attempt
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("target", some(["iceberg", "delta"], "iceberg"), indirect=True)
 def test_a_reviewed_undo_restores_over_a_change_only_if_that_was_approved(target: Target) -> None:

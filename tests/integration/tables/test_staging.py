@@ -87,6 +87,7 @@ def test_a_range_stages_once_and_is_published_by_one_commit(lake: Lake) -> None:
     assert (lake.content(), lake.commits(), lake.staged()) == (["1 a", "3 c"], 2, [])
 
 
+@pytest.mark.long
 def test_the_table_of_a_range_stays_until_all_its_runs_are_published(lake: Lake) -> None:
     ranged = lake.attempt(run_id=5, runs=3)
     ranged.staging.tables.stage(

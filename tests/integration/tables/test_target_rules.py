@@ -428,6 +428,7 @@ def test_files_of_several_intervals_are_refused_when_staged_and_what_the_line_sa
     assert sum('"new"' in row for row in content(place, table)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", some(WHOLE, "hours", "mixed files of other days"))
 def test_tables_of_whole_files_are_not_refused(place: Lake, name: str) -> None:
     columns, partition, steps = WHOLE[name]
@@ -468,6 +469,7 @@ def setting(*sessions: Any, **values: str) -> Iterator[None]:
             session.conf.unset(name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", some(REDIRECTIONS, "spark.wap.branch"))
 def test_a_session_that_commits_where_nobody_reads_is_refused_and_a_publishers_setting_changes_nothing(
     place: Lake, name: str
@@ -537,6 +539,7 @@ def test_a_branch_of_a_table_is_refused(place: Lake) -> None:
     refused(place, place.attempt(1), selected(place, "1 AS n"), f"{table}.branch_b", "is a part of")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", some(["table-default", "table-override"], "table-override"))
 def test_staged_tables_are_dropped_where_a_catalog_keeps_all_files(place: Lake, how: str, tmp_path: Path) -> None:
     publisher = place.attempt(9).sessions.publisher()
@@ -559,6 +562,7 @@ def test_staged_tables_are_dropped_where_a_catalog_keeps_all_files(place: Lake, 
         assert [each.name for each in (tmp_path / "db").iterdir()] == ["t"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format", some(["iceberg", "delta"], "iceberg"))
 def test_tables_are_staged_in_the_namespace_of_the_setting(place: Lake, format: str) -> None:
     namespace = "lake.staging" if format == "iceberg" else "spark_catalog.staging"

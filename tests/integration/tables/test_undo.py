@@ -64,6 +64,7 @@ def test_a_publisher_of_an_undo_is_replaced_by_another(lake: Lake, stop: str) ->
     assert (lake.content(), lake.commits(), lake.staged()) == (["1 a"], 3, [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", some(CHANGES, CHANGES[0]))
 def test_rows_that_somebody_changed_since_are_left_alone(lake: Lake, change: str) -> None:
     publish(lake, 1, "a")
@@ -143,6 +144,7 @@ def test_a_snapshot_that_has_expired_cannot_be_restored(lake: Lake) -> None:
         undo(lake, 3, undoes=1)
 
 
+@pytest.mark.long
 def test_a_renamed_column_is_not_emptied(lake: Lake) -> None:
     if lake.format == "delta":
         properties = "'delta.columnMapping.mode' = 'name'"

@@ -91,7 +91,9 @@ SPRING, AUTUMN = (date(2024, 2, 15), date(2024, 4, 15)), (date(2024, 10, 1), dat
 @pytest.mark.parametrize(
     ("zone_before", "zone_now"), [*itertools.combinations(ZONES, 2), *zip(ZONES, ZONES, strict=True)]
 )
-@pytest.mark.parametrize("season", [SPRING, AUTUMN], ids=["spring", "autumn"])
+@pytest.mark.parametrize(
+    "season", [pytest.param(SPRING, id="spring", marks=pytest.mark.long), pytest.param(AUTUMN, id="autumn")]
+)
 def test_each_change_of_schedule_and_zone(zone_before: str, zone_now: str, season: tuple[date, date]) -> None:
     """Any schedule before, any now: an interval is kept exactly if every minute of it succeeded."""
     draw = random.Random(f"{zone_before} {zone_now} {season}")

@@ -134,6 +134,7 @@ def test_tables_count_as_outputs(staging: Staging, tmp_path: Path, monkeypatch: 
         more.seal()
 
 
+@pytest.mark.long
 def test_all_outputs_of_a_run_fit_into_a_message(tmp_path: Path) -> None:
     one = tmp_path / ("\u65e5" * 80)
     few, many = staging_of(7), staging_of(8)

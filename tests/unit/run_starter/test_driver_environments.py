@@ -98,6 +98,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[PackedEn
     return made / "store", pack_versions(made, made / "store", "greeting", ["1.0", "2.0"])
 
 
+@pytest.mark.long
 def test_a_driver_of_another_environment_is_replaced_and_one_of_the_same_is_used_again(
     world: World, store: tuple[Path, list[PackedEnvironment]]
 ) -> None:

@@ -80,6 +80,7 @@ def test_its_packages_come_first_and_those_of_the_pools_python_after(settings: S
     assert os.access(unpacked.file, os.X_OK)
 
 
+@pytest.mark.long
 def test_as_an_executor_runs_it(settings: Settings, packed: Packed) -> None:
     """The file alone is a Python, with the packages of the one that runs it behind its own."""
     file = Environments(settings, sys.executable).unpack(packed).file
@@ -92,6 +93,7 @@ def test_as_an_executor_runs_it(settings: Settings, packed: Packed) -> None:
     assert done.stdout.split() == ["1.0", "PYTHONPATH", "pytest"]
 
 
+@pytest.mark.long
 def test_processes_of_a_machine_unpack_it_once(settings: Settings, packed: Packed) -> None:
     command = [sys.executable, "-c", UNPACK, str(settings.home), str(settings.code_store), packed.sha256]
     starting = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
@@ -102,6 +104,7 @@ def test_processes_of_a_machine_unpack_it_once(settings: Settings, packed: Packe
     assert len(there(settings)) == 3
 
 
+@pytest.mark.long
 def test_a_killed_one_leaves_nothing_valid_and_blocks_nobody(settings: Settings, packed: Packed) -> None:
     command = [sys.executable, "-c", UNPACK, str(settings.home), str(settings.code_store), packed.sha256]
     killed = subprocess.Popen(command, start_new_session=True)
@@ -124,6 +127,7 @@ def test_a_killed_one_leaves_nothing_valid_and_blocks_nobody(settings: Settings,
     assert made.ready(packed)
 
 
+@pytest.mark.long
 def test_two_that_hold_no_lock_make_one_environment(settings: Settings, packed: Packed) -> None:
     made = Environments(settings, sys.executable)
     unpacked = made.unpack(packed)

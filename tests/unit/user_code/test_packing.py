@@ -142,6 +142,7 @@ CONFLICT = (
 NO_OPTION = ("--nonsense\n", "Invalid requirement: --nonsense")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "line"),
     some([ABSENT, OTHER_PYTHON, NO_REQUIREMENT, DAMAGED, CONFLICT, NO_OPTION], ABSENT, NO_REQUIREMENT),

@@ -79,6 +79,7 @@ def test_a_login_of_pips_configuration_is_used_and_not_stored(
     assert shows_secret(tmp_path / "store") == []
 
 
+@pytest.mark.long
 def test_one_in_the_address_of_a_package_is_refused(
     settings: Settings, requirements: Path, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def test_one_in_the_address_of_a_package_is_refused(
     assert shows_secret(tmp_path / "store") == []
 
 
+@pytest.mark.long
 def test_one_that_is_refused_is_told_without_it(
     settings: Settings, requirements: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_an_unknown_address_is_told() -> None:
         opened("nowhere://x").put(ARCHIVE)
 
 
+@pytest.mark.long
 def test_an_error_shows_no_secret() -> None:
     """The library quotes an endpoint that is none."""
     options = json.dumps({"key": "k", "secret": SECRET, "client_kwargs": {"endpoint_url": f"not {SECRET}"}})
