@@ -94,7 +94,11 @@ def _traced(numbers: Sequence[int], texts: Sequence[str], begins: int) -> list[s
     end = next((n for n in range(begins + 1, len(texts)) if not texts[n][0].isspace()), len(texts))
     over = next((n for n in range(end, len(texts)) if numbers[n] != numbers[n - 1] + 1), len(texts))
     frames = _users(texts[begins + 1 : end])
-    traced = [*texts[end:over][:MAX_LINES], *([_TRACEBACK, *frames] if frames else [])]
+    error = list(texts[end:over])
+    if len(error) > 1 and error[1].startswith(": "):
+        # Py4J's own error says only that one occurred.
+        error[:2] = [f"{error[0].rstrip('.')}{error[1]}"]
+    traced = [*error[:MAX_LINES], *([_TRACEBACK, *frames] if frames else [])]
     return [*reversed(texts[over:][-1:]), *texts[over:-1], *traced]
 
 
