@@ -77,7 +77,7 @@ WORKER = [
         ),
         (
             [*START, *TRACE[:-1], *JAVA, INFO],
-            "py4j.protocol.Py4JJavaError: An error occurred while calling o45.parquet: org.apache.spark.SparkException: Job aborted.",
+            f"{JAVA[0][:-1]}: org.apache.spark.SparkException: Job aborted.",
         ),
         ([*START, *WORKER, INFO], "ZeroDivisionError: division by zero"),
         ([*START, *WORKER, WARN, *TRACE, INFO], "KeyError: 'amount'"),
