@@ -11,8 +11,7 @@ from retrofill_core.store import giving_way
 from run_starter.executors import Condition
 from tests.simulation.checks.base import Violation
 from tests.simulation.executor import SimulatedExecutor
-from tests.simulation.mutations.patch import Patches
-from tests.simulation.mutations.starting import batches_keep_their_seats
+from tests.simulation.mutations import applied
 from tests.simulation.schedule import run_until
 from tests.simulation.test_seats import LONG, OTHER, SAME, apply, ask, claims, names, watched, world_of
 from tests.simulation.world import World
@@ -139,16 +138,12 @@ def test_what_a_batch_did_not_begin_is_no_part_of_it() -> None:
 @pytest.mark.parametrize("pipeline", ["", "p"])
 def test_batches_that_keep_their_seats_are_found(pipeline: str) -> None:
     """In random schedules, which are short, nobody waits for a batch so long."""
-    patches = Patches()
-    try:
-        batches_keep_their_seats(patches)
-        with world_of(0, seats=1) as world, pytest.raises(Violation, match="turns: attempt 1 begins another run"):
-            (large,), small = names(SAME, "large"), names(SAME, "small")
-            for name in (large, *small, "p"):
-                apply(world, name, max_active_runs=1, **BATCH)
-            ask(world, large, LONG, pipeline)
-            works(world, large)
-            ask_for_urgent(world, small, pipeline)
+    with applied("batches_keep_their_seats"), world_of(0, seats=1) as world:
+        (large,), small = names(SAME, "large"), names(SAME, "small")
+        for name in (large, *small, "p"):
+            apply(world, name, max_active_runs=1, **BATCH)
+        ask(world, large, LONG, pipeline)
+        works(world, large)
+        ask_for_urgent(world, small, pipeline)
+        with pytest.raises(Violation, match="turns: attempt 1 begins another run"):
             waited(world, small)
-    finally:
-        patches.undo()

@@ -16,7 +16,7 @@ from retrofill_core.store import backfills, claims
 from tests.simulation import jobs
 from tests.simulation.jobs import CALLED_WITHIN, Share, find
 from tests.simulation.memory.engine import Database, Unsupported
-from tests.simulation.mutations import INVARIANT_OF, INVARIANTS, MUTATIONS, applied
+from tests.simulation.mutations import DIRECTED, INVARIANT_OF, INVARIANTS, MUTATIONS, applied
 from tests.simulation.mutations.patch import Patch, Patches
 from tests.simulation.schedule import run_schedule
 from tests.simulation.scheduler import Scheduler
@@ -99,7 +99,7 @@ def test_an_exception_of_the_mutated_code_finds_nothing(monkeypatch: pytest.Monk
     assert found == "not found in 1 schedules; seed 0 ended with KeyError: 'no such column'"
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", [*MUTATIONS, *DIRECTED])
 def test_every_mutation_fits_the_code(name: str) -> None:
     with applied(name):
         pass

@@ -12,8 +12,7 @@ import pytest
 from retrofill_core.contract.topics import RUN_STARTER
 from tests.simulation import steps
 from tests.simulation.checks.base import Violation
-from tests.simulation.mutations.patch import Patches
-from tests.simulation.mutations.starting import suspects_keep_their_place
+from tests.simulation.mutations import applied
 from tests.simulation.schedule import FIRST
 from tests.simulation.world import World
 from tests.support.tiers import some
@@ -133,13 +132,9 @@ def test_backfills_take_turns_at_the_server(world: World) -> None:
 
 def test_a_backfill_that_keeps_the_place_is_found() -> None:
     """Random schedules rarely have two backfills with several suspects each."""
-    patches = Patches()
-    suspects_keep_their_place(patches)
-    try:
-        with steps.two_starters(0) as world, pytest.raises(Violation, match="it was the turn of"):
-            take_turns(world)
-    finally:
-        patches.undo()
+    found = pytest.raises(Violation, match="it was the turn of")
+    with applied("suspects_keep_their_place"), steps.two_starters(0) as world, found:
+        take_turns(world)
 
 
 @pytest.mark.parametrize("name", some(PIPELINES, "ranges"))
