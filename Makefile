@@ -19,7 +19,7 @@ export RETROFILL_HOME ?= $(CURDIR)/.retrofill
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo check test verify chaos bench bench-peers lint types schemas archive lock clean
+.PHONY: help setup demo compose-demo check test verify chaos bench bench-peers lint types schemas tests archive lock clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,7 +45,10 @@ check: setup lint types schemas ## the fast tier: lint, types, schemas, every te
 	$(BIN)/python -m pytest --quiet --no-servers $(PARALLEL)
 
 test: setup ## what CI runs: all checks and tests (WORKERS=1: one after the other)
-	@$(MAKE) --no-print-directory --jobs 2 types archive lint schemas
+	@$(MAKE) --no-print-directory --jobs 3 tests lint schemas types
+
+# Tests often wait, so the checks beside them cost little time.
+tests: archive
 	$(BIN)/python -m pytest $(PARALLEL)
 
 verify: setup lint types schemas ## the long tier: everything, nothing skipped; writes the results pages (SEED=: of the day)

@@ -60,7 +60,7 @@ class Span:
     def is_alone(self, key: Keyed) -> bool:
         """Whether no quarter of an hour near its ends, but outside, has the key of one inside."""
         start, end = self.ends
-        quarters = [each + HOUR * n / 4 for each in (start, end) for n in range(-200, 200)]
+        quarters = [each + HOUR * n / 4 for each in (start, end) for n in range(-104, 104)]
         inside = {key.literals(each, self.zone) for each in quarters if self.has(each)}
         return inside.isdisjoint(key.literals(each, self.zone) for each in quarters if not self.has(each))
 
