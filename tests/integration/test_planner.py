@@ -141,7 +141,7 @@ def test_a_pipeline_applied_on_another_partition_is_applied_once(planner: Instal
 
 def test_a_misplaced_message_is_handled_by_its_owner(planner: Installation) -> None:
     body = BackfillRequested.model_validate({"pipeline": "p", "from": "2017-01-01", "to": "2017-01-02"})
-    ce_id = planner.publish(Topic.BACKFILL_REQUESTS, key_on(0), body, partition=1)
+    ce_id = planner.publish(Topic.BACKFILL_REQUESTS, key_on(2), body, partition=1)
     assert planner.wait_answer(ce_id).body["type"] == "BackfillPlanned"
     assert planner.value("SELECT shard FROM backfill WHERE id = %s", key_on(2)) == 2
 

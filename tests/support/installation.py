@@ -36,7 +36,7 @@ from tests.support.forks import Forked, Nursery
 from tests.support.replica import Replica
 
 ROOT = Path(__file__).parents[2]
-PARTITIONS = 2
+PARTITIONS = 4
 WAIT_SECONDS = 60.0
 MODULES = {name: service.package for name, service in SERVICES.items()} | {
     "instant-starter": "tests.support.instant_starter",
