@@ -1,6 +1,7 @@
-"""Jobs that know nothing of Retrofill: a script with options, a packaged CLI, a configured script, and a program.
+"""Jobs that know nothing of Retrofill: scripts with options, of a packaged CLI, with settings in a file, and a program.
 
-``conf``: ``orders`` is a directory with a CSV file of each day, ``out`` one for the results.
+``conf``: ``orders`` is a directory with a CSV file of each day, ``out`` one for the results, ``url`` the address of a database.
+The operator permits ``env.SALESTOOL_*`` and ``spark.jars.packages``, and gives the pool the three secrets.
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ cli.submit(
     "run_salestool.py",
     args=["totals", "--orders", ORDERS],
     env={"SALESTOOL_OUT": f"{{stage:{{conf[out]}}/cli/day={DAY}}}", "SALESTOOL_TOKEN": "{secret[SALESTOOL_TOKEN]}"},
+)
+
+LOGIN = ["--user", "reporter", "--password", "{secret[SHOP_PASSWORD]}"]
+# Its password is in no list of processes.
+database = daily("orders_database")
+database.submit(
+    "load",
+    "from_database.py",
+    args=["--day", DAY, "--out", f"{{stage:{{conf[out]}}/database/day={DAY}}}", "--url", "{conf[url]}", *LOGIN],
+    packages=["org.postgresql:postgresql:42.7.7"],
 )
 
 # It finds its settings in the working directory.

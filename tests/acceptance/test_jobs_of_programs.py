@@ -1,4 +1,4 @@
-"""The jobs of ``examples/jobs/programs.py`` on the embedded stack, as a user runs them, beside a plain run of each, and broken."""
+"""The jobs of ``examples/jobs/programs.py`` and ``in_java.py`` on the embedded stack, beside a plain run of each, and broken."""
 
 from __future__ import annotations
 
@@ -8,17 +8,29 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
-from tests.support.installation import ROOT
+from tests.support import java_jobs
+from tests.support.installation import ROOT, until
+from tests.support.maven import jar
 from tests.support.user import User
+
+from retrofill.spark.home import SparkHome
+from retrofill_core.settings import Settings
+from retrofill_tools.stack.maven import Artifact, cache_folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 JOBS = ROOT / "examples" / "jobs"
 DAYS = [f"2026-01-0{n}" for n in range(1, 6)]
 SECRET = "hunter2 canary"
+JAVA = (JOBS / "java" / "DayTotals.java", JOBS / "java" / "Totals.java")
+NAMES = ("report", "cli", "configured", "marts", "java", "database")
+POSTGRES = Artifact("org.postgresql", "postgresql", "42.7.7", "1 MB")
 
 
 class World:
@@ -31,12 +43,18 @@ class World:
         (folder / "secret").write_text(SECRET)
         self.user = User(folder / "home")
         self.user.home.mkdir()
-        secrets = {name: {"file": f"{folder}/secret"} for name in ("SALESTOOL_TOKEN", "WAREHOUSE_PASSWORD")}
+        java_jobs.build(JAVA, self.jobs / "sales.jar")
+        names = ("SALESTOOL_TOKEN", "WAREHOUSE_PASSWORD", "SHOP_PASSWORD")
+        secrets = {name: {"file": f"{folder}/secret"} for name in names}
         self.user.environment |= {
             "RETROFILL_POOLS": json.dumps({"default": {"env": secrets}}),
-            "RETROFILL_SPARK_CONF_ALLOW": json.dumps(["default", "env.SALESTOOL_*"]),
+            "RETROFILL_SPARK_CONF_ALLOW": json.dumps(["default", "env.SALESTOOL_*", "spark.jars.packages"]),
             "RETROFILL_SPARK_SUBMIT_CONF": json.dumps(
-                {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+                {
+                    "spark.ui.enabled": "false",
+                    "spark.sql.shuffle.partitions": "1",
+                    "spark.jars.ivy": str(cache_folder(Settings()) / "ivy-of-scripts"),
+                }
             ),
         }
         self.orders = folder / "orders"
@@ -45,12 +63,39 @@ class World:
             rows = "".join(f"{shop},{10 * n + each}\n" for each, shop in enumerate(("a", "b", "cdef"[n % 4], "a")))
             (self.orders / f"{day}.csv").write_text(f"shop,amount\n{rows}")
 
-    def request(self, out: str = "out", **conf: str) -> list[str]:
-        given = {"orders": str(self.orders), "out": f"{self.folder}/{out}", **conf}
-        return ["--from", DAYS[0], "--to", DAYS[-1], "--conf", json.dumps(given)]
+    def fill_database(self) -> None:
+        """The same orders in a database of the stack's Postgres, with a login that may only read."""
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as conn:
+            conn.execute("CREATE DATABASE shop")
+        with psycopg.connect(self.dsn("shop")) as conn:
+            conn.execute("CREATE TABLE orders (day date, shop text, amount bigint)")
+            for day in DAYS:
+                for line in (self.orders / f"{day}.csv").read_text().splitlines()[1:]:
+                    conn.execute("INSERT INTO orders VALUES (%s, %s, %s)", (day, *line.split(",")))
+            conn.execute("CREATE ROLE reporter LOGIN")
+            conn.execute("GRANT SELECT ON orders TO reporter")
+            self.set_password(conn, SECRET)
 
-    def apply(self, status: int = 0) -> str:
-        return self.user.run("pipelines", "apply", str(self.jobs / "programs.py"), status=status)
+    def set_password(self, conn: psycopg.Connection[Any], password: str) -> None:
+        """As its hash: Postgres may write statements into its log."""
+        hashed = conn.pgconn.encrypt_password(password.encode(), b"reporter", b"scram-sha-256").decode()
+        conn.execute(f"ALTER ROLE reporter PASSWORD '{hashed}'".encode())
+
+    def dsn(self, database: str) -> str:
+        of_stack: str = Settings(home=self.user.home).dsn_of("owner")
+        return psycopg.conninfo.make_conninfo(of_stack, dbname=database)
+
+    @property
+    def url(self) -> str:
+        found = psycopg.conninfo.conninfo_to_dict(self.dsn("shop"))
+        return f"jdbc:postgresql://{found['host']}:{found['port']}/shop"
+
+    def request(self, out: str = "out", days: list[str] = DAYS, **conf: str) -> list[str]:
+        given = {"orders": str(self.orders), "out": f"{self.folder}/{out}", "url": self.url, **conf}
+        return ["--from", days[0], "--to", days[-1], "--conf", json.dumps(given)]
+
+    def apply(self, file: str = "programs.py", status: int = 0) -> str:
+        return self.user.run("pipelines", "apply", str(self.jobs / file), status=status)
 
     def plain(self, command: list[str], **more: str) -> None:
         environment = {**os.environ, **more}
@@ -75,6 +120,15 @@ class World:
             job = {"orders": orders, "defaults": {"city": "unknown"}, "target": {"path": to}}
             (work / "job.json").write_text(json.dumps(job))
             self.plain([*script, str(JOBS / "configured.py")])
+        elif name == "java":
+            home = SparkHome.of(Settings())
+            command = home.command({"spark.ui.enabled": "false"}, self.folder, "client")
+            of_jar = ["--class", "org.example.sales.DayTotals", str(self.jobs / "sales.jar"), orders, to]
+            self.plain([*command, *of_jar], **home.environment(self.folder, os.environ))
+        elif name == "database":
+            login = ["--url", self.url, "--user", "reporter", "--password", SECRET]
+            command = [*script, str(JOBS / "from_database.py"), "--day", day, *login, "--out", to]
+            self.plain(command, PYSPARK_SUBMIT_ARGS=f"--jars {jar(POSTGRES)} pyspark-shell")
         else:
             shutil.copytree(JOBS / "models", work / "models")
             (work / "profile.env").write_text(f"USER=loader\nPASSWORD='{SECRET}'\nDAY={day}\n")
@@ -92,6 +146,19 @@ class World:
             found[day] = sorted([*rows, *(str(row) for file in files for row in parquet.read_table(file).to_pylist())])
         return found
 
+    @contextmanager
+    def changed(self, file: str, change: Callable[[str], str | None]) -> Iterator[None]:
+        """One of the files is another, or, with ``None``, not there."""
+        path = self.jobs / file
+        good, mode = path.read_text(), path.stat().st_mode
+        new = change(good)
+        path.unlink() if new is None else path.write_text(new)
+        try:
+            yield
+        finally:
+            path.write_text(good)
+            path.chmod(mode)
+
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
@@ -99,91 +166,92 @@ def world() -> Iterator[World]:
         made = World(Path(folder))
         try:
             made.user.run("up")
+            made.fill_database()
             made.apply()
+            made.apply("in_java.py")
             yield made
         finally:
             made.user.run("down")
 
 
-@pytest.mark.parametrize("name", ["report", "cli", "configured", "marts"])
-def test_a_job_gives_what_a_plain_run_gives_and_no_secret_shows(world: World, name: str) -> None:
-    shown = world.user.run("backfill", "dry-run", f"orders_{name}", *world.request())
-    assert "5 " in shown, shown
-    world.user.run("backfill", "create", f"orders_{name}", *world.request(), "--id", name, "--watch")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_job_is_reviewed_and_published_and_gives_what_a_plain_run_gives(world: World, name: str) -> None:
+    shown = world.user.run("backfill", "dry-run", f"orders_{name}", *world.request(), "--review")
+    assert "5 " in shown and "stages nothing" not in shown, shown
+    world.user.run("backfill", "create", f"orders_{name}", *world.request(), "--id", name, "--review")
+    until(lambda: world.user.progress(name)[0] in ("in_review", "failed"), "it is in review", seconds=300)
+    assert world.user.json("backfill", "show", name)["state"] == "in_review"
+    assert not any(world.results("out", name).values())
+    world.user.run("backfill", "publish", name, "--watch")
     for day in DAYS:
         world.plain_run(name, day)
     assert world.results("out", name) == world.results("plain", name)
     assert all(world.results("plain", name).values())
-    logs = "".join(path.read_text(errors="replace") for path in (world.user.home / "logs").rglob("*.log*"))
-    assert "canary" not in logs + world.user.run("pipelines", "show", f"orders_{name}", "--json")
 
 
-def broken(world: World, name: str, out: str) -> str:
-    """What is shown first of a backfill that fails."""
-    world.user.run(
-        "backfill",
-        "create",
-        f"orders_{name}",
-        *world.request(out),
-        "--id",
-        out,
-        "--reprocess",
-        "completed",
-        "--watch",
-        status=1,
-    )
-    return world.user.run("backfill", "show", out)
+def empty(text: str) -> str:
+    """A file without rows."""
+    return ""
 
 
-@pytest.mark.parametrize(
-    ("name", "cause"),
-    [
-        ("report", "no orders in ORDERS/2026-01-03.csv"),
-        ("marts", "Database Error in model by_shop: no orders in ORDERS/2026-01-03.csv"),
-    ],
-)
-def test_of_a_bad_day_the_first_line_names_the_cause(world: World, name: str, cause: str) -> None:
-    good = (world.orders / f"{DAYS[2]}.csv").read_text()
-    (world.orders / f"{DAYS[2]}.csv").write_text("")
-    try:
-        shown = broken(world, name, f"bad_{name}")
-    finally:
-        (world.orders / f"{DAYS[2]}.csv").write_text(good)
-    assert cause.replace("ORDERS", str(world.orders)) in shown, shown
+# By job: the file that is changed, how, and what the first line of its error says.
+BROKEN: list[tuple[str, str, Callable[[str], str | None], str]] = [
+    ("report", "../orders/2026-01-03.csv", empty, "no orders in ORDERS/2026-01-03.csv"),
+    (
+        "cli",
+        "salestool/cli.py",
+        lambda text: text.replace("import click", "import click_of_the_future as click"),
+        "ModuleNotFoundError: No module named 'click_of_the_future'",
+    ),
+    (
+        "marts",
+        "../orders/2026-01-03.csv",
+        empty,
+        "Database Error in model by_shop: no orders in ORDERS/2026-01-03.csv",
+    ),
+]
 
 
-def test_of_a_wrong_dependency_the_first_line_names_the_cause(world: World) -> None:
-    cli = world.jobs / "salestool" / "cli.py"
-    good = cli.read_text()
-    cli.write_text(good.replace("import click", "import click_of_the_future as click"))
-    try:
+@pytest.mark.parametrize(("name", "file", "change", "cause"), BROKEN, ids=[f"{each[0]}-{each[3]}" for each in BROKEN])
+def test_of_a_broken_job_the_first_line_of_the_error_names_the_cause(
+    world: World, name: str, file: str, change: Callable[[str], str | None], cause: str
+) -> None:
+    of_code = not file.startswith("..")
+    id = f"broken_{BROKEN.index((name, file, change, cause))}"
+    request = [f"orders_{name}", *world.request(id, [DAYS[2]]), "--id", id, "--reprocess", "completed", "--watch"]
+    with world.changed(file, change):
+        if of_code:
+            world.apply()
+        world.user.run("backfill", "create", *request, status=1)
+    if of_code:
         world.apply()
-        shown = broken(world, "cli", "wrong_dependency")
-    finally:
-        cli.write_text(good)
-        world.apply()
-    assert "ModuleNotFoundError: No module named 'click_of_the_future'" in shown, shown
+    shown = world.user.run("backfill", "show", id)
+    first = next(line for line in shown.splitlines() if line.lstrip().startswith("task "))
+    assert cause.replace("ORDERS", str(world.orders)) in first, shown
 
 
-def test_a_missing_file_and_a_wrong_field_are_refused_by_apply(world: World) -> None:
-    for file, text, cause in (
-        ("shops.csv", None, "shops.csv does not exist: correct its name, or put it there"),
-        ("job.json", '{"day": "{interval.strat:%F}"}', "did you mean interval.start?"),
-        ("build_marts.sh", None, "build_marts.sh does not exist"),
-    ):
-        path = world.jobs / file
-        good, mode = path.read_text(), path.stat().st_mode
-        path.unlink() if text is None else path.write_text(text)
-        try:
-            said = world.apply(status=1)
-        finally:
-            path.write_text(good)
-            path.chmod(mode)
-        assert cause in said and len(said.splitlines()) == 1, said
+REFUSED: list[tuple[str, Callable[[str], str | None], str]] = [
+    ("shops.csv", lambda _: None, "shops.csv does not exist: correct its name, or put it there"),
+    ("report.py", lambda _: None, "report.py does not exist"),
+    ("job.json", lambda _: '{"day": "{interval.strat:%F}"}', "did you mean interval.start?"),
+    ("build_marts.sh", lambda _: None, "build_marts.sh does not exist"),
+    ("programs.py", lambda text: text.replace("{secret[SHOP_PASSWORD]}", "{secret[SHOP]}"), "SHOP"),
+    ("programs.py", lambda text: text.replace("{stage:{conf[out]}/cli", "{stage:s3a://out/cli"), "a rename on s3a:"),
+]
+
+
+@pytest.mark.parametrize(("file", "change", "cause"), REFUSED)
+def test_what_cannot_work_is_refused_by_apply(
+    world: World, file: str, change: Callable[[str], str | None], cause: str
+) -> None:
+    with world.changed(file, change):
+        said = world.apply(status=1)
+    assert cause in said and len(said.splitlines()) == 1, said
 
 
 def test_a_missing_key_is_refused_by_the_dry_run_and_the_request(world: World) -> None:
-    request = ["orders_configured", "--from", DAYS[0], "--to", DAYS[-1], "--conf", "{}"]
-    for command in ("dry-run", "create"):
-        said = world.user.start("backfill", command, *request)
-        assert said.returncode != 0 and "conf has no key 'orders'" in said.stdout + said.stderr
+    for name, key in (("configured", "orders"), ("database", "url"), ("java", "orders")):
+        request = [f"orders_{name}", "--from", DAYS[0], "--to", DAYS[-1], "--conf", "{}"]
+        for command in ("dry-run", "create"):
+            said = world.user.start("backfill", command, *request)
+            assert said.returncode != 0 and f"conf has no key '{key}'" in said.stdout + said.stderr

@@ -31,6 +31,7 @@ SCRIPTS = {
     "totals_by_name": ("iceberg_by_name.py", "--database", ["day", "shop", "amount"]),
     "totals_replaced": ("delta_replace_where.py", "--table", ["day", "shop", "amount"]),
     "ranks_upserted": ("upsert_in_pandas.py", "--table", ["day", "shop", "amount", "rank"]),
+    "totals_by_sql": ("totals.sql", "", ["day", "shop", "amount"]),
 }
 PLAIN = """
 import json, runpy, sys
@@ -59,7 +60,7 @@ class World:
         self.user.environment |= {
             "RETROFILL_SPARK_TABLES": json.dumps(FORMATS),
             "RETROFILL_SPARK_CONF": json.dumps(catalog),
-            "RETROFILL_SPARK_SUBMIT_CONF": json.dumps({"spark.ui.enabled": "false", **self.conf}),
+            "RETROFILL_SPARK_SUBMIT_CONF": json.dumps({"spark.ui.enabled": "false"}),
         }
         self.request = {"sales": f"{folder}/sales.json", "out": f"{folder}/out", "lake": "lake"}
         rows = [
@@ -79,6 +80,7 @@ class World:
             "totals_by_name": f"lake.{'plain' if plain else 'shop'}.day_totals",
             "totals_replaced": f"delta.`{out}/totals`",
             "ranks_upserted": f"delta.`{out}/ranks`",
+            "totals_by_sql": f"lake.{'plain' if plain else 'shop'}.sql_totals",
         }[pipeline]
 
     def create(self, spark: Any) -> None:
@@ -96,6 +98,10 @@ class World:
                     rank = ", 1" if more else ""
                     spark.sql(f"INSERT INTO {name} VALUES (DATE '{day}', '{shop}', 1{rank})").collect()
 
+        schema = "day string, hour string, shop string, amount bigint"
+        sales = spark.read.schema(schema).json(self.request["sales"])
+        sales.selectExpr("CAST(day AS date) AS day", "hour", "shop", "amount").writeTo("lake.shop.sales").create()
+
     def seen(self, spark: Any, pipeline: str, *, plain: bool = False) -> list[tuple[str, ...]]:
         """What a reader sees."""
         name = self.place(pipeline, plain=plain)
@@ -109,8 +115,11 @@ class World:
             return []
         return sorted(tuple(map(str, row)) for row in rows.select(*SCRIPTS[pipeline][2]).collect())
 
-    def plain_run(self) -> None:
-        """All scripts for each day, one after the other."""
+    def plain_run(self, spark: Any) -> None:
+        """The query for all days, and all scripts for each, one after the other."""
+        sales = spark.table("lake.shop.sales").where(f"day BETWEEN '{DAYS[0]}' AND '{DAYS[-1]}'").groupBy("day", "shop")
+        totals = sales.sum("amount").withColumnRenamed("sum(amount)", "amount")
+        totals.writeTo(self.place("totals_by_sql", plain=True)).overwritePartitions()
         calls = [
             [
                 str(JOBS / script),
@@ -123,6 +132,7 @@ class World:
             ]
             for pipeline, (script, option, _) in SCRIPTS.items()
             for day in DAYS
+            if script.endswith(".py")
         ]
         script, given = self.folder / "plain.py", self.folder / "calls.json"
         script.write_text(PLAIN)
@@ -133,12 +143,9 @@ class World:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
         assert done.returncode == 0, done.stderr[-3000:]
 
-    def backfill(self, pipeline: str, id: str, *more: str, status: int = 0, **conf: str) -> str:
-        given = json.dumps({**self.request, **conf})
-        range_of = ["--from", DAYS[0], "--to", DAYS[-1]]
-        return self.user.run(
-            "backfill", "create", pipeline, *range_of, "--id", id, "--conf", given, *more, status=status
-        )
+    def asked(self, pipeline: str, first: str = DAYS[0], last: str = DAYS[-1], **conf: str) -> list[str]:
+        """A pipeline, and what is asked of it."""
+        return [pipeline, "--from", first, "--to", last, "--conf", json.dumps({**self.request, **conf})]
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +167,7 @@ def spark(world: World) -> Iterator[Any]:
 
     session = SparkSession.builder.remote(world.user.json("status")["spark"]["remote"]).create()
     world.create(session)
-    world.plain_run()
+    world.plain_run(session)
     yield session
     session.stop()
 
@@ -170,11 +177,9 @@ def test_a_job_is_reviewed_published_and_undone_and_gives_what_a_plain_run_gives
     world: World, spark: Any, pipeline: str
 ) -> None:
     before, plain = world.seen(spark, pipeline), world.seen(spark, pipeline, plain=True)
-    conf = json.dumps(world.request)
-    range_of = ["--from", DAYS[0], "--to", DAYS[-1]]
-    shown = world.user.run("backfill", "dry-run", pipeline, *range_of, "--conf", conf, "--review")
+    shown = world.user.run("backfill", "dry-run", *world.asked(pipeline), "--review")
     assert "5 " in shown and "stages nothing" not in shown, shown
-    world.backfill(pipeline, pipeline, "--review")
+    world.user.run("backfill", "create", *world.asked(pipeline), "--id", pipeline, "--review")
     until(lambda: world.user.progress(pipeline)[0] in ("in_review", "failed"), "it is in review", seconds=900)
     assert world.user.json("backfill", "show", pipeline)["state"] == "in_review"
     assert world.seen(spark, pipeline) == before
@@ -186,5 +191,5 @@ def test_a_job_is_reviewed_published_and_undone_and_gives_what_a_plain_run_gives
     assert world.seen(spark, pipeline) == before
     if not world.place(pipeline).startswith("/"):
         left = spark.sql("SHOW TABLES IN lake.shop").collect()
-        assert sorted(row.tableName for row in left) == ["day_totals", "totals"]
+        assert sorted(row.tableName for row in left) == ["day_totals", "sales", "sql_totals", "totals"]
         assert sorted(each.name for each in (world.folder / "out").iterdir() if "__retrofill" in each.name) == []
