@@ -1,8 +1,7 @@
 """Commands about single runs: cancels and retries.
 
-The run-starter cancels them, unless their output is accepted before.
-
-A new run replaces each of them. The run-starter starts it like any other.
+A run is cancelled by the run-starter, unless its output is accepted before. A retry replaces each run with a new one, which
+the run-starter starts like any other.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
+
+from retrofill_core.startup import command_of
 
 TAIL_BYTES = 4000
 # Time to read the rest of the output after the process has exited.
@@ -23,7 +24,7 @@ class Child:
     def __init__(self, target: str, kwargs: Mapping[str, Any], context: Mapping[str, Any], alive_until: float) -> None:
         call = json.dumps({"kwargs": kwargs, "context": context}).encode()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "callback_runner.function_child", target],
+            command_of("callback_runner.function_child", target),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -41,7 +41,7 @@ from retrofill_tools.client.backfills import (
 from retrofill_tools.client.connect import explain_kafka, explain_postgres
 from retrofill_tools.client.deadlines import Callback, Deadline, find_callbacks, find_deadlines
 from retrofill_tools.client.grid import grid_of_backfill
-from retrofill_tools.client.hosts import Host, Pool, find_hosts, pools_of, pools_of_pipelines, spark_lost
+from retrofill_tools.client.hosts import Host, Pool, find_hosts, find_pools
 from retrofill_tools.client.pipelines import (
     PipelineSummary,
     applied_pipelines,
@@ -108,7 +108,7 @@ def _in_postgres(conn: Connection) -> tuple[Health, list[Offsets]]:
         at=database_now(conn),
         services=[_service(conn, service, connected) for service in SERVICES.values()],
         hosts=hosts,
-        pools=pools_of(hosts, pools_of_pipelines(conn), spark_lost(conn)),
+        pools=find_pools(conn, hosts),
         attempts=live_attempts(conn, MOST),
         live_attempts=count_active(conn)[1],
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 
@@ -14,10 +13,11 @@ from retrofill.log import get_log
 from retrofill_core.attempt_logs.files import folder_of
 from retrofill_core.attempt_logs.writer import Config
 from retrofill_core.settings import Settings
+from retrofill_core.startup import command_of
 from run_starter.executors import processes
 
 log = get_log(__name__)
-COMMAND = (sys.executable, "-P", "-m", "retrofill_core.attempt_logs.writer")
+COMMAND = command_of("retrofill_core.attempt_logs.writer")
 CLOSE_SECONDS = 5.0
 # One that ended after more than this did not fail to start.
 STEADY_SECONDS = 60.0

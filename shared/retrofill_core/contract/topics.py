@@ -1,4 +1,4 @@
-"""Topics and services: their names, and which service reads which topic."""
+"""Topics and services: their names, which service reads which topic, and the partition of a key."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from retrofill.masking import masked
 from retrofill.system.files import PrivateFolder
 from retrofill_core.domain.environment import PackedEnvironment
 from retrofill_core.settings import Settings
+from retrofill_core.startup import command_of
 from retrofill_core.user_code.open_store import open_store
 from retrofill_core.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable, Missing
 
@@ -167,7 +168,7 @@ def _pex() -> str:
 def _build(requirements: Path, interpreter: Interpreter, file: Path) -> None:
     """Build the file. Raises ``UserError`` with what pip says."""
     command = [
-        *(sys.executable, "-P", "-m", "pex", *OPTIONS),
+        *command_of("pex", *OPTIONS),
         *("--python", interpreter.path, "--python-shebang", f"/usr/bin/env python{interpreter.version}"),
         *("--requirement", str(requirements), "--output-file", str(file)),
     ]

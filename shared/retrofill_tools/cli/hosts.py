@@ -18,9 +18,7 @@ from retrofill_tools.client.hosts import (
     Host,
     Pool,
     find_hosts,
-    pools_of,
-    pools_of_pipelines,
-    spark_lost,
+    find_pools,
     why_unserved,
 )
 
@@ -42,7 +40,7 @@ def known() -> tuple[list[Host], list[Pool]]:
     try:
         with reading(load_settings()) as conn:
             there = find_hosts(conn)
-            return there, pools_of(there, pools_of_pipelines(conn), spark_lost(conn))
+            return there, find_pools(conn, there)
     except (SQLAlchemyError, psycopg.Error, NotConfigured, UserError):
         return [], []
 
@@ -66,7 +64,7 @@ def _seats(of: Host) -> str:
 def list_pools(as_json: AsJson = False) -> None:
     """List the pools that are served or used, with hosts, seats and versions."""
     with reading(load_settings()) as conn:
-        found = pools_of(find_hosts(conn), pools_of_pipelines(conn), spark_lost(conn))
+        found = find_pools(conn, find_hosts(conn))
     if as_json:
         return print_json(found)
     return print_table(

@@ -17,6 +17,7 @@ from rich.table import Table
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_remote
 from retrofill_core.contract.topics import SERVICES
+from retrofill_core.startup import command_of
 from retrofill_tools.cli import hosts
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import print_json, warn
@@ -178,7 +179,7 @@ def service(name: Annotated[str, typer.Argument(help="One of the four services."
     """Run one more replica of a service in the foreground."""
     if name not in SERVICES:
         raise UserError(f"there is no service {name!r}: choose one of {', '.join(SERVICES)}")
-    os.execv(sys.executable, [sys.executable, "-P", "-m", SERVICES[name].package])
+    os.execv(sys.executable, command_of(SERVICES[name].package))
 
 
 def console(
@@ -193,4 +194,4 @@ def console(
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         raise UserError(f"the console is not installed ({missing[0]}): install retrofill[console]")
     chosen = [] if port is None else ["--port", str(port)]
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "retrofill_console", *chosen])
+    os.execv(sys.executable, command_of("retrofill_console", *chosen))

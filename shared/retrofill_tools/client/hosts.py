@@ -115,6 +115,11 @@ def why_spark_fails(conn: Connection, pool: str) -> str | None:
     )
 
 
+def find_pools(conn: Connection, hosts: Iterable[Host]) -> list[Pool]:
+    """Each pool that one of the live hosts serves or a pipeline uses, by name."""
+    return pools_of(hosts, pools_of_pipelines(conn), spark_lost(conn))
+
+
 def pools_of(
     hosts: Iterable[Host], pipelines: Mapping[str, int], lost: Mapping[str, int] = MappingProxyType({})
 ) -> list[Pool]:

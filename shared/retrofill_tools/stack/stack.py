@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from retrofill.spark import java
 from retrofill_core.contract.topics import CONSOLE, SERVICES
 from retrofill_core.setting_types import ENDPOINTS_FILE, write_endpoints
 from retrofill_core.settings import Settings
+from retrofill_core.startup import command_of
 from retrofill_tools.admin.init import InstallationDiffers, initialize
 from retrofill_tools.stack import kafka, kafka_auth, ports, postgres, processes, spark
 from retrofill_tools.stack.layout import ADDRESSES, KAFKA, PARTS, POSTGRES, SERVERS, SPARK, SUPERVISOR, Identity, Layout
@@ -279,8 +279,8 @@ def _shown(host: str) -> str:
 
 def _service_command(name: str, console_port: int) -> list[str]:
     if name == CONSOLE:
-        return [sys.executable, "-P", "-m", "retrofill_console", "--port", str(console_port)]
-    return [sys.executable, "-P", "-m", SERVICES[name].package]
+        return command_of("retrofill_console", "--port", str(console_port))
+    return command_of(SERVICES[name].package)
 
 
 def _database_answers(identity: Identity, port: int) -> bool:

@@ -10,7 +10,6 @@ import re
 import shlex
 import socket
 import subprocess
-import sys
 import time
 import xmlrpc.client
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from retrofill_core.contract.topics import RUN_STARTER
+from retrofill_core.startup import command_of
 from retrofill_tools.stack.layout import POSTGRES, SUPERVISOR, Identity, Layout
 from retrofill_tools.stack.processes import environment, why_it_ended
 
@@ -112,7 +112,7 @@ class Supervisor:
         config.write_text(_config(self._layout, self._identity, commands, drain_seconds))
         config.chmod(0o600)
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "supervisor.supervisord", "-c", str(config)],
+            command_of("supervisor.supervisord", "-c", str(config)),
             env=environment(self._layout, self._identity.id),
             capture_output=True,
             text=True,

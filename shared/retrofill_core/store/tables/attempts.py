@@ -1,4 +1,4 @@
-"""The table of attempts, which keeps their history.
+"""The tables of attempts, of the hosts and seats of their drivers, and of what they wait for and write.
 
 A run-starter is one host for each pool that it serves.
 """
