@@ -25,6 +25,7 @@ from retrofill_core.pools import Pools, check_pools
 from retrofill_core.setting_types import (
     ENDPOINTS_FILE,
     ConnectAddress,
+    FromEnvironment,
     FromFiles,
     HostsAndNetworks,
     HttpAddress,
@@ -321,17 +322,17 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Precedence: arguments, environment, files it names, endpoints file in ``home``."""
-        file_settings = FromFiles(settings_cls)
-        known: dict[str, Any] = {**file_settings(), **env_settings(), **init_settings()}
+        environment, file_settings = FromEnvironment(settings_cls), FromFiles(settings_cls)
+        known: dict[str, Any] = {**file_settings(), **environment(), **init_settings()}
         home = Path(known.get("home", cls.model_fields["home"].default))
         return (
             init_settings,
-            env_settings,
+            environment,
             file_settings,
             JsonConfigSettingsSource(settings_cls, json_file=home / ENDPOINTS_FILE),
         )
