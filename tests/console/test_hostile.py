@@ -29,6 +29,7 @@ def test_markup_in_what_others_wrote_is_shown_as_it_is(installation: Installatio
         assert page.evaluate("globalThis.hit") is None
 
 
+@pytest.mark.long
 def test_a_wrong_address_is_said_in_a_line(console: Web, page: Page) -> None:
     for path, said in (
         ("/runs/%E0%A4", "There is no page /runs/%E0%A4."),

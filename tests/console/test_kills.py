@@ -77,6 +77,7 @@ def test_what_could_not_be_read_is_read_again_without_an_event(
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_change_is_seen_by_its_event_alone(installation: Installation, console: Web, page: Page) -> None:
     """How soon: ``make bench ONLY=console``."""
     started(installation, INSTANT_SECONDS="600")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.support.console import start_console
@@ -11,6 +12,7 @@ from tests.support.installation import Installation
 TOKEN = "a-token-of-many-characters"
 
 
+@pytest.mark.long
 def test_who_logs_in_is_recorded_with_what_they_request(installation: Installation, browser: Browser) -> None:
     console = start_console(installation, RETROFILL_CONSOLE_TOKEN=TOKEN)
     installation.start("backfill-planner")

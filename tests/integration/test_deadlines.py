@@ -103,6 +103,7 @@ def test_a_task_has_its_own_moment_and_a_later_attempt_arms_nothing_anew(stack: 
     assert stack.value("SELECT state FROM run WHERE id = %s", run["id"]) == "running"
 
 
+@pytest.mark.long
 def test_the_average_counts_only_once_there_are_enough_successes(installation: Installation) -> None:
     installation.start("backfill-planner", wait=False)
     installation.start("instant-starter", INSTANT_SECONDS="0.3", RETROFILL_DRIVER_SLOTS="1")

@@ -88,6 +88,7 @@ def test_postgres_acknowledges_a_commit_after_its_flush(own: OwnServers, tmp_pat
         assert conn.execute(f"SELECT count(*) > 0 FROM {table}".encode()).fetchone() == (True,), "rows were changed"
 
 
+@pytest.mark.long
 def test_kafka_acknowledges_a_message_after_its_flush(own: OwnServers, tmp_path: Path) -> None:
     sender = producer(own.settings, "durability")
     topic = f"{own.settings.topic_prefix}{Topic.BACKFILL_REQUESTS}"

@@ -42,6 +42,7 @@ def id_of(replica: Replica, stack: Installation) -> str:
     return next(id for n in range(1000) if partition_of(id := f"b-{n}", PARTITIONS) in owned)
 
 
+@pytest.mark.long
 def test_one_backfill_uses_the_drivers_of_all_replicas(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=6))
     starters(stack, 3, INSTANT_SECONDS="3600")

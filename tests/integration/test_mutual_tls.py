@@ -115,6 +115,7 @@ def test_a_driver_has_no_key_and_its_reports_arrive(starter: Settings, authority
     assert reports(starter, authority) == ["RunBegan", "RunReported", "AttemptEnded"]
 
 
+@pytest.mark.long
 def test_a_client_has_the_rights_of_its_certificate_and_none_without_one(
     starter: Settings, authority: tls.Authority
 ) -> None:

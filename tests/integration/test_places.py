@@ -86,6 +86,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", some(WAYS, "a review"))
 @pytest.mark.parametrize("name", some(LAYOUTS, "the clock's hour, one of which is shown twice"))
 def test_of_several_intervals_with_one_directory_one_is_published(

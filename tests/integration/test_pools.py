@@ -81,6 +81,7 @@ def name_of(replica: Replica, stack: Installation) -> str:
     return str(next(name for name in names if name.endswith(f"-{replica.process.pid}")))
 
 
+@pytest.mark.long
 def test_runs_land_on_hosts_that_serve_their_pool(stack: Installation, tmp_path: Path) -> None:
     file = pools_file(stack, "[gpu]\n[idle]\n")
     one, other = starter(stack, file, "default"), starter(stack, file, "gpu,idle")

@@ -188,9 +188,7 @@ def counted(hot: Hot, kind: Kind, size: int, error: ErrorInfo) -> tuple[dict[str
     return {"reports": sum(len(each.encode()) for each in reports), **stored}, id
 
 
-@pytest.mark.parametrize(
-    "kind", some(KINDS, a_task_fails, the_table_refuses_all, its_driver_is_lost), ids=lambda each: each.__name__
-)
+@pytest.mark.parametrize("kind", some(KINDS, a_task_fails), ids=lambda each: each.__name__)
 def test_a_long_error_is_sent_and_stored_once_for_its_attempt(hot: Hot, kind: Kind) -> None:
     def per_run(error: ErrorInfo) -> float:
         few, many = (sum(counted(hot, kind, size, error)[0].values()) for size in (FEW, MANY))

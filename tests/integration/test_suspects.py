@@ -63,6 +63,7 @@ def succeed(stack: Installation, run: dict[str, Any]) -> None:
     report(stack, run, done, AttemptEnded(**about(run), state="done"))
 
 
+@pytest.mark.long
 def test_suspects_are_retried_alone_and_one_at_a_time_on_their_server(
     stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

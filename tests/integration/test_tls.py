@@ -77,6 +77,7 @@ def test_services_work_over_tls_each_as_itself(house: Installation) -> None:
     assert len([e for e in house.events(Topic.RUN_EVENTS) if e.body.get("type") == "RunSucceeded"]) == 3
 
 
+@pytest.mark.long
 def test_a_producer_and_a_consumer_talk_to_a_broker_that_they_trust_only(
     house: Installation, encrypted: Encrypted
 ) -> None:

@@ -16,6 +16,7 @@ from tests.simulation.world import World
 SCHEDULES = 16
 
 
+@pytest.mark.long
 def test_added_partitions_break_no_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare = Scenario.prepare
     on_added = []

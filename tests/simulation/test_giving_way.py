@@ -90,6 +90,7 @@ def test_drivers_of_either_kind_give_way_to_either(waiting: str, executor: str) 
         assert waited(world, small) <= own + RUN
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shard", some([SAME, OTHER], OTHER))
 @pytest.mark.parametrize(("seats", "most"), some([(1, 60 / SLICE + 2), (2, 4), (3, 6)], (1, 60 / SLICE + 2)))
 def test_batches_do_not_take_a_seat_from_each_other_again_and_again(seats: int, most: float, shard: int) -> None:

@@ -21,6 +21,7 @@ from tests.simulation.schedule import run_until
 from tests.simulation.shims import exchanged
 from tests.simulation.world import World
 from tests.support.definitions import daily
+from tests.support.tiers import some
 
 # Of large backfills, until all small ones have started: a few of their at least 30 runs.
 MOST_CLAIMS = 10
@@ -93,7 +94,9 @@ def watched(world: World, large: str, seconds: float = 40.0) -> tuple[int, float
 
 
 @pytest.mark.parametrize("shard", [SAME, OTHER])
-@pytest.mark.parametrize(("seats", "starters", "count"), [(1, 1, 1), (2, 1, 1), (2, 1, 2), (1, 2, 1), (2, 2, 4)])
+@pytest.mark.parametrize(
+    ("seats", "starters", "count"), some([(1, 1, 1), (2, 1, 1), (2, 1, 2), (1, 2, 1), (2, 2, 4)], (1, 1, 1), (1, 2, 1))
+)
 def test_small_backfills_start_long_before_large_ones_end(seats: int, starters: int, count: int, shard: int) -> None:
     with world_of(0, seats=seats, starters=starters) as world:
         large, small = names(SAME, "large", count), names(shard, "small", 3)
@@ -124,6 +127,7 @@ def test_one_that_waits_is_not_passed_by_a_crowd_of_later_ones(seed: int) -> Non
         assert claims(world, *crowd) <= MOST_CLAIMS
 
 
+@pytest.mark.long
 def test_large_backfills_of_two_shards_use_every_seat() -> None:
     with world_of(0, seats=3) as world:
         large = [*names(SAME, "large"), *names(OTHER, "large")]
@@ -155,7 +159,7 @@ def test_retried_runs_take_turns_with_others_of_their_pipeline(shard: int) -> No
         assert claims(world, again) - before <= MOST_CLAIMS
 
 
-@pytest.mark.parametrize(("crowded", "alone"), [(SAME, OTHER), (OTHER, SAME)])
+@pytest.mark.parametrize(("crowded", "alone"), some([(SAME, OTHER), (OTHER, SAME)], (SAME, OTHER)))
 def test_a_crowd_in_one_shard_hides_no_backfill_of_another(crowded: int, alone: int) -> None:
     with world_of(0, seats=2) as world:
         crowd, (small,) = names(crowded, "crowd", 30), names(alone, "small")
@@ -198,6 +202,7 @@ def test_who_needs_a_warm_driver_gets_one_beside_spark_submit(seed: int, monkeyp
         assert claims_until(world, [large], small) <= MOST_CLAIMS
 
 
+@pytest.mark.long
 def test_no_seat_is_kept_for_who_cannot_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedExecutor, "condition", lambda me: Condition(me.slots - me.starting, submits=False))
     with world_of(0, seats=3) as world:

@@ -68,7 +68,8 @@ def test_an_interval_that_ends_the_server_each_time_fails_alone(world: World, na
     assert not any(of_others)
 
 
-@pytest.mark.parametrize("name", some(PIPELINES, "single"))
+@pytest.mark.long
+@pytest.mark.parametrize("name", PIPELINES)
 def test_a_server_that_was_away_for_minutes_fails_no_run(world: World, name: str) -> None:
     begin(world, *{name, "single"})
     world.scheduler.run(lambda: len(world.at_work) >= 2)

@@ -45,6 +45,7 @@ def test_whatever_a_task_does_ends_as_its_report_and_the_driver_serves_the_next_
             assert (reported["error"]["type"], error[1] in reported["error"]["message"]) == (error[0], True), what
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", some(EXITS, "_exit 0"))
 def test_a_task_that_ends_its_process_fails_with_that_as_its_error(world: World, what: str) -> None:
     pool = world.executor()
@@ -67,6 +68,7 @@ def test_a_task_that_ends_a_process_of_spark_submit_fails_with_that_as_its_error
     assert "exit status 3" in over.error.message
 
 
+@pytest.mark.long
 def test_code_that_exits_when_it_is_imported_is_not_retried(world: World) -> None:
     launch = world.launch(APPLIED.replace("batch_size=3", "retries=2"))
     (world.out / "pipeline.py").write_text("import os\nos._exit(4)")

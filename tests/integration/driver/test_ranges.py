@@ -65,6 +65,7 @@ def test_a_range_is_one_job_and_each_interval_has_its_output_and_its_reports(wor
     assert world.fields(launch)[-1] == "AttemptEnded done"
 
 
+@pytest.mark.long
 def test_a_range_that_fails_is_not_retried_and_says_why_so_that_it_can_be_split(world: World) -> None:
     launch = ranged(world, bad=2)
     world.executor().launch(launch)
@@ -78,6 +79,7 @@ def test_a_range_that_fails_is_not_retried_and_says_why_so_that_it_can_be_split(
     assert [path.name for path in world.out.glob("day=*")] == []
 
 
+@pytest.mark.long
 def test_an_error_that_no_smaller_range_avoids_fails_all_its_runs_at_once(world: World) -> None:
     launch = ranged(world, BROKEN)
     world.executor().launch(launch)

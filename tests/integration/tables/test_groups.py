@@ -70,6 +70,7 @@ def test_a_publisher_of_a_range_whose_permission_ends_between_two_groups_leaves_
     assert (lake.content(), lake.commits()) == ([], 0)
 
 
+@pytest.mark.long
 @in_iceberg
 def test_a_range_whose_staged_rows_are_gone_is_refused_at_once_and_nobody_publishes_it_later(lake: Lake) -> None:
     first = staged(lake)

@@ -119,19 +119,14 @@ def refusal(format: str, key: Keyed, layout: str, span: Span, session: str) -> s
 
 
 def values(cell: tuple[str, str, str, str, str]) -> Iterator[tuple[str, ...]]:
-    """What ``make test`` has at least once: each interval and refusal, and published cells of the types of each key and of each
-    layout. Delta differs in how it reads a moment.
-    """
+    """What ``make test`` has at least once: each refusal, and published cells of the types of each key and of each layout."""
     format, key, layout, span, session = cell
     why = refusal(format, KEYS[key], layout, SPANS[span], session)
     if why is not None:
         yield format, why
         return
     if format == "iceberg":
-        yield from (("layout", layout), ("span", span), ("type", *(type for type, _ in KEYS[key].columns.values())))
-    if (format, key, span, session) == ("delta", "timestamp", "hour in UTC", NEW_YORK):
-        # Delta reads the moment again in the session's zone, where the hour occurs twice.
-        yield ("twice",)
+        yield from (("layout", layout), ("type", *(type for type, _ in KEYS[key].columns.values())))
 
 
 CELLS = list(dict.fromkeys(cells()))

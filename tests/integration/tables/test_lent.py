@@ -85,6 +85,7 @@ def test_what_a_script_wrote_replaces_the_rows_of_its_interval(lake: Lake, way: 
     assert lake.staged() == []
 
 
+@pytest.mark.long
 def test_a_merge_finds_the_rows_of_its_interval_and_no_others(lake: Lake) -> None:
     attempt = lake.attempt(day=2)
     name = lent(lake, attempt, with_rows=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.lake import Lake, Publisher
 
 
@@ -30,6 +31,7 @@ def test_an_interval_that_became_empty_loses_its_rows(lake: Lake) -> None:
     assert lake.commits() == 3
 
 
+@pytest.mark.long
 def test_it_may_be_repeated_and_tells_the_same_version(lake: Lake) -> None:
     attempt = lake.attempt()
     attempt.stage(lake.table, "a")

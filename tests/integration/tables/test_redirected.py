@@ -210,7 +210,7 @@ REFUSED: dict[str, tuple[Writes, str]] = {
 
 
 @pytest.mark.parametrize("mode", some(["copy-on-write", "merge-on-read"], "copy-on-write"))
-@pytest.mark.parametrize("case", some(REFUSED, "nothing", "another day", "static INSERT OVERWRITE"))
+@pytest.mark.parametrize("case", some(REFUSED, "nothing", "another day"))
 def test_what_cannot_be_published_is_refused_in_one_line_and_nothing_is_left(
     lake: Lake, script: Script, case: str, mode: str
 ) -> None:

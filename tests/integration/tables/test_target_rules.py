@@ -407,7 +407,7 @@ def mixed_table(lake: Lake, columns: str, partition: str, steps: list[str]) -> s
     return table
 
 
-@pytest.mark.parametrize("name", some(MIXED, "days in UTC, of a zone's own", "partitioned since"))
+@pytest.mark.parametrize("name", some(MIXED, "partitioned since"))
 def test_files_of_several_intervals_are_refused_when_staged_and_what_the_line_says_helps(
     place: Lake, name: str
 ) -> None:
