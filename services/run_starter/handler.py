@@ -47,7 +47,7 @@ from run_starter.host.log_page import LogPage
 from run_starter.host.report_wire import ReportWire
 from run_starter.host.seats import Seats
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, backfills_in, key_in, pipeline_key, pipelines_in
-from run_starter.reports.dead import fail_run
+from run_starter.reports.dead import apply_dead
 from run_starter.reports.handling import handle_reports
 from run_starter.reports.leases import Leases
 
@@ -134,9 +134,9 @@ class StarterHandler(Handler):
             tx.notify(hosts.SEAT_CHANNEL, [""])
 
     def dead(self, tx: Transaction, record: Record, reason: str) -> None:
-        """A report that cannot be applied fails its run: its driver would wait for an answer for ever."""
+        """What follows from a report that cannot be applied: its driver would wait for an answer for ever."""
         if record.topic == Topic.RUN_REPORTS:
-            fail_run(
+            renewed = apply_dead(
                 tx,
                 record,
                 reason,
@@ -144,6 +144,7 @@ class StarterHandler(Handler):
                 max_lost_attempts=self._context.settings.max_lost_attempts,
                 partitions=self._context.partitions,
             )
+            self._leases.renewed(tx.partition, renewed)
 
     def _claim_at_once(self, tx: Transaction) -> int:
         """Start the next runs in the transaction in which others ended: it saves a commit.

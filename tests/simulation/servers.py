@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from retrofill_core.bus.envelope import headers_of, wire_headers
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.contract.base import Message
-from retrofill_core.contract.runs import SUBJECT, AttemptHeartbeat, RunReport, subject_of
+from retrofill_core.contract.runs import SUBJECT, AttemptHeartbeat, Report, subject_of
 from retrofill_core.contract.topics import Topic
 from retrofill_core.store.history import SPAN
 from retrofill_core.store.tables import SERVICE_TABLES
@@ -170,7 +170,7 @@ class Servers:
 
 def wire(message: Message, source: str) -> list[tuple[str, bytes | None]]:
     """Kafka headers of a message from ``source``."""
-    about = {SUBJECT: subject_of(message)} if isinstance(message, RunReport) else {}
+    about = {SUBJECT: subject_of(message)} if isinstance(message, Report) else {}
     return [(n, v.encode()) for n, v in wire_headers(headers_of(message, source) | about) if isinstance(v, str)]
 
 

@@ -19,9 +19,9 @@ from retrofill_core.contract.runs import (
     TaskReported,
 )
 from retrofill_core.contract.topics import Topic
-from tests.simulation.schedule import Scenario
+from tests.simulation.schedule import FIRST, Scenario
 from tests.simulation.servers import LOST, body_of
-from tests.simulation.steps import apply, ask, drain
+from tests.simulation.steps import apply, ask, drain, lose
 from tests.simulation.world import World
 
 # What the run is that the report was about: its own, and how it ends.
@@ -32,7 +32,7 @@ OUTCOMES: dict[type[Report], dict[int, str]] = {
     RunStaged: {STAGING: "failed"},
     # Accepted output is published by another one.
     RunReported: {PLAIN: "failed", STAGING: "succeeded"},
-    # The next heartbeat follows; the lease ends an attempt whose end is not known.
+    # It renews the lease all the same; the lease ends an attempt whose end is not known.
     AttemptHeartbeat: {PLAIN: "succeeded", STAGING: "succeeded"},
     AttemptEnded: {PLAIN: "succeeded", STAGING: "succeeded"},
     RunPublicationPutOff: {STAGING: "succeeded"},
@@ -98,3 +98,20 @@ def test_a_report_that_is_a_dead_letter(
     if issubclass(kind, RunReport) and expected == "failed":
         (letter,) = [entry for _, _, entry in world.broker.read(str(Topic.DEAD_LETTERS))]
         assert letter.value == LOST
+
+
+@pytest.mark.parametrize("mode", ["each", "range"])
+@pytest.mark.parametrize("leases", [1.5, 4.0])
+def test_a_driver_whose_heartbeats_are_dead_letters_keeps_its_lease(world: World, leases: float, mode: str) -> None:
+    """Kafka has acknowledged them, so it works on. It is not lost before the time of its run is over."""
+    (seconds,) = set(world.leases)
+    apply(world, run_timeout_seconds=leases * seconds, batch_size=3, batch_mode=mode)
+    world.hanging = {("p", FIRST)}
+    lose(world, "AttemptHeartbeat")
+    ask(world, days=2)
+    drain(world)
+    assert len(world.lost) > leases
+    failed, done = sorted(world.database.rows("run"), key=lambda row: row["position"])
+    assert (failed["state"], failed["error"]["type"]) == ("failed", "RunTimedOut")
+    assert (done["state"], done["lost_attempts"], failed["lost_attempts"]) == ("succeeded", 0, 0)
+    assert "lost" not in {row["outcome"] for row in world.database.rows("attempt")}

@@ -15,7 +15,7 @@ from retrofill.log import get_log
 from retrofill.tracing import HEADER
 from retrofill_core.bus.clients import POLL_SECONDS, is_fatal
 from retrofill_core.bus.envelope import headers_of, wire_headers
-from retrofill_core.contract.runs import SUBJECT, Report, RunReport, subject_of
+from retrofill_core.contract.runs import SUBJECT, Report, subject_of
 from retrofill_core.contract.topics import Topic, partition_of
 
 log = get_log(__name__)
@@ -47,7 +47,7 @@ class ReportWire:
         def delivered(error: KafkaError | None, _: Delivered) -> None:
             on_delivery(None if error is None else f"a {report.type} was not delivered: {error}")
 
-        about = {SUBJECT: subject_of(report)} if isinstance(report, RunReport) else {}
+        about = {SUBJECT: subject_of(report)}
         headers = wire_headers(headers_of(report, source) | about | ({} if trace is None else {HEADER: trace}))
         while not self._closed.is_set():
             client = self._producer

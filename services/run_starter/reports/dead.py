@@ -1,5 +1,7 @@
 """Reports that became dead letters: their run fails, and people see why. Nobody else would answer its driver.
 
+A heartbeat renews the lease all the same. Kafka has acknowledged it, so its driver counts on that.
+
 A run that fails by a mark does so when its attempt has ended, because its driver may work until then: as one that
 timed out. What was accepted already does not fail: another publisher takes over, after a pause.
 """
@@ -7,6 +9,7 @@ timed out. What was accepted already does not fail: another publisher takes over
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.transaction import Transaction
@@ -14,28 +17,36 @@ from retrofill_core.contract.runs import SUBJECT, ErrorInfo, Report, RunBegan, R
 from retrofill_core.contract.topics import partition_of
 from retrofill_core.domain.run import LIVE, RunState
 from retrofill_core.store import attempts, runs
+from retrofill_core.store.clock import database_now
+from retrofill_core.store.rows import Attempt
 from run_starter.definitions import Definitions
 from run_starter.reports.handling import Rows, settle
 
-_SUBJECT = re.compile(r"attempts/(\d{1,18})/runs/(\d{1,18})")
+_SUBJECT = re.compile(r"attempts/(\d{1,18})(?:/runs/(\d{1,18}))?")
 
 
-def fail_run(
+def apply_dead(
     tx: Transaction, record: Record, reason: str, definitions: Definitions, *, max_lost_attempts: int, partitions: int
-) -> bool:
-    """Mark the run that a dead letter was about, if it is live, and have its driver ended. Returns whether it is."""
+) -> dict[int, datetime]:
+    """Apply what follows from a dead letter about a live attempt. Returns the new end of the lease if it renews it.
+
+    If it was about a live run, that is marked, and its driver is ended.
+    """
     named = _SUBJECT.fullmatch(record.headers.get(SUBJECT, ""))
     if named is None or record.key is None:
-        return False
-    attempt_id, run_id = map(int, named.groups())
+        return {}
+    attempt_id = int(named[1])
     attempt = attempts.lock(tx.conn, [attempt_id]).get(attempt_id)
     if attempt is None or not attempt.live or attempt.backfill_id.encode() != record.key:
-        return False
+        return {}
     if partition_of(attempt.backfill_id, partitions) != tx.partition:
-        return False
+        return {}
+    if named[2] is None:
+        return _renew(tx, attempt)
+    run_id = int(named[2])
     row = runs.lock(tx.conn, [run_id]).get(run_id)
     if row is None or row.attempt_id != attempt_id or row.state not in LIVE:
-        return False
+        return {}
     error = _error(record, reason)
     about = {"backfill_id": attempt.backfill_id, "attempt_id": attempt_id, "run_id": run_id}
     known: list[Report] = []
@@ -56,7 +67,14 @@ def fail_run(
     runs.mark_failing(tx.conn, {run_id: error.model_dump(exclude_none=True)})
     attempts.mark_release_requested(tx.conn, [attempt_id])
     tx.notify(attempts.ATTEMPT_CHANNEL, [attempt_id])
-    return True
+    return {}
+
+
+def _renew(tx: Transaction, attempt: Attempt) -> dict[int, datetime]:
+    """Renew the lease, also if the letter says that the attempt has ended: the lease ends it then, a little later."""
+    until = {attempt.id: database_now(tx.conn) + timedelta(seconds=attempt.lease_seconds)}
+    attempts.extend_leases(tx.conn, until)
+    return until
 
 
 def _error(record: Record, reason: str) -> ErrorInfo:

@@ -138,12 +138,13 @@ class RunReport(Report):
     )
 
 
-# Of a report about a run, the header that says which one, however its value reads.
+# The header that says which attempt a report is about, and which run if it is about one, however its value reads.
 SUBJECT = "ce_subject"
 
 
-def subject_of(report: RunReport) -> str:
-    return f"attempts/{report.attempt_id}/runs/{report.run_id}"
+def subject_of(report: Report) -> str:
+    run = f"/runs/{report.run_id}" if isinstance(report, RunReport) else ""
+    return f"attempts/{report.attempt_id}{run}"
 
 
 class RunBegan(RunReport):

@@ -196,8 +196,8 @@ CLOUD_EVENT: Document = {
         "ce_time": {"type": "string", "format": "date-time", "description": "When it was published"},
         "ce_subject": {
             "type": "string",
-            "pattern": "^attempts/[0-9]+/runs/[0-9]+$",
-            "description": "Of a driver's report about a run: which attempt and run",
+            "pattern": "^attempts/[0-9]+(/runs/[0-9]+)?$",
+            "description": "Of a driver's report: which attempt, and which run if it is about one",
         },
         "content-type": {"type": "string", "const": "application/json", "description": "Media type of the value"},
         "traceparent": {

@@ -46,10 +46,13 @@ class Attempts(Check):
         if topic != Topic.RUN_REPORTS or entry.value is None or self.world.is_poison(entry):
             return
         if entry.value == LOST:
-            if (subject := dict(entry.headers).get("ce_subject")) is not None:
-                _, attempt, _, run = subject.decode().split("/")
-                self.said[int(attempt), int(run), "any"] += 1
-                self.said[int(attempt), int(run), "dead"] += 1
+            headers = {name: (raw or b"").decode() for name, raw in entry.headers}
+            _, attempt, *about = headers["ce_subject"].split("/")
+            run = int(about[-1]) if about else 0
+            self.said[int(attempt), run, "any"] += 1
+            self.said[int(attempt), run, "dead"] += 1
+            if headers["ce_type"] == "AttemptHeartbeat":
+                self._beat(int(attempt), partition)
             return
         body = json.loads(entry.value)
         attempt, run = body["attempt_id"], body.get("run_id", 0)
@@ -57,8 +60,11 @@ class Attempts(Check):
         self.said[attempt, run, body.get("state", body["type"])] += 1
         self.said[attempt, body.get("begun") or 0, "any"] += body["type"] == "AttemptEnded"
         if body["type"] == "AttemptHeartbeat":
-            offset = self.world.broker.topics[topic][partition].high_watermark - 1
-            self.came[attempt].append((partition, offset, self.database.now()))
+            self._beat(attempt, partition)
+
+    def _beat(self, attempt: int, partition: int) -> None:
+        offset = self.world.broker.topics[str(Topic.RUN_REPORTS)][partition].high_watermark - 1
+        self.came[attempt].append((partition, offset, self.database.now()))
 
     def committed(self, tx: Tx) -> None:
         """Check every change of a run or an attempt, statement by statement."""

@@ -111,6 +111,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.leases_by_the_clock,
             starting.leases_by_the_owners_settings,
             starting.begins_without_asking,
+            starting.dead_heartbeats_renew_nothing,
             starting.first_losses_count,
             starting.servers_lost_make_suspects,
             starting.servers_lost_are_always_excused,

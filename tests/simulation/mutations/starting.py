@@ -11,6 +11,7 @@ from sqlalchemy import false, select, update
 
 import run_starter.claims.checks
 import run_starter.claims.suspects
+import run_starter.reports.dead
 import run_starter.reports.decide
 import run_starter.reports.handling
 import run_starter.reports.outcomes
@@ -230,6 +231,11 @@ def suspects_keep_their_place(patch: Patch) -> None:
     patch(claims, "_turn_of_another", false)
     patch(claims, "_CLAIMANTS", claims._claimants())
     patch(claims, "_NEXT_SUSPECTS", claims._next_suspects())
+
+
+def dead_heartbeats_renew_nothing(patch: Patch) -> None:
+    """A heartbeat that is a dead letter has no effect, though its driver counts on it."""
+    patch(run_starter.reports.dead, "_renew", lambda tx, attempt: {})
 
 
 def _without_own_clock(patch: Patch) -> None:
