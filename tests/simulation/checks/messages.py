@@ -79,7 +79,10 @@ class Published(Check):
 
 
 class Answered(Check):
-    """Each copy of a client's message is answered, unless it became unreadable: all the same."""
+    """Each copy of a client's message is answered, unless it is a dead letter, which is all that its client gets: all the same.
+
+    ``Letters`` judges which may be dead letters.
+    """
 
     name = "answered"
 
@@ -96,13 +99,15 @@ class Answered(Check):
                     # A repeated definition of a pipeline says whether it changed something.
                     same = body == said or topic == Topic.PIPELINE_EVENTS
                     self.require(same, lambda: f"message {reply} is answered with {said} and with {body}")
-        spoiled = _spoiled(self.world)
+        letters = Counter(ce_id_of(entry) for _, _, entry in self.world.broker.read(str(Topic.DEAD_LETTERS)))
         for ce_id, times in self.world.published.items():
-            got, lost = answers[ce_id], spoiled[ce_id]
+            got, dead = answers[ce_id], letters[ce_id]
             self.require(
-                # A message on the wrong partition is answered there, and its copy may be spoiled too.
-                got <= times <= got + lost,
-                lambda: f"message {ce_id} was published {times} times, spoiled {lost} times and answered {got} times",
+                # A message on the wrong partition is answered there, and its copy may be a dead letter, too.
+                got <= times <= got + dead,
+                lambda: (
+                    f"message {ce_id} was published {times} times, a dead letter {dead} times and answered {got} times"
+                ),
             )
 
 
