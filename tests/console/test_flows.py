@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from retrofill_core.contract.runs import SPARK_LOST
 from retrofill_core.contract.topics import Topic
 from tests.support.console import Web
 from tests.support.definitions import alert, daily
@@ -68,6 +70,12 @@ def test_a_backfill_is_asked_for_watched_and_retried(installation: Installation,
     expect(page.locator(".failure summary")).to_have_text("ValueError: this day fails")
     (row,) = installation.query("SELECT runs FROM backfill WHERE id = %s", again)
     assert row["runs"] == 1
+
+    # As if a Spark server had taken the last attempt along.
+    lost = "UPDATE attempt SET error = %s WHERE backfill_id = %s RETURNING id"
+    installation.query(lost, json.dumps({"type": SPARK_LOST, "message": "gone"}), again)
+    page.goto("/health")
+    expect(page.get_by_role("region", name="Pools").get_by_role("cell", name="in 1 of 10 minutes")).to_be_visible()
 
 
 @pytest.mark.long

@@ -14,7 +14,6 @@ from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import moment, print_json, print_table, warn
 from retrofill_tools.client.connect import load_settings, reading
 from retrofill_tools.client.hosts import (
-    MINUTES,
     Host,
     Pool,
     find_hosts,
@@ -76,7 +75,7 @@ def list_pools(as_json: AsJson = False) -> None:
                 *(each.slots, each.free),
                 *(", ".join(versions) or "-" for versions in (each.python, each.spark)),
                 each.pipelines,
-                f"in {each.spark_lost} of {MINUTES} minutes" if each.spark_lost else "-",
+                f"in {each.spark_lost} of {each.of_minutes} minutes" if each.spark_lost else "-",
             ]
             for each in found
         ],

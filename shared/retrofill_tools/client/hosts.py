@@ -42,7 +42,7 @@ class Host:
 class Pool:
     """``slots``: how many drivers its hosts can have; ``free``: those that could take an attempt now.
 
-    ``spark_lost``: in how many of the last ten minutes attempts were lost with their whole Spark server.
+    ``spark_lost``: in how many of the last ``of_minutes`` attempts were lost with their whole Spark server.
     """
 
     pool: str
@@ -53,6 +53,7 @@ class Pool:
     spark: list[str]
     pipelines: int
     spark_lost: int = 0
+    of_minutes: int = MINUTES
 
 
 def find_hosts(conn: Connection) -> list[Host]:
@@ -87,7 +88,7 @@ def pools_of_pipelines(conn: Connection) -> dict[str, int]:
 
 
 def spark_lost(conn: Connection) -> dict[str, int]:
-    """By pool: in how many of the last ten minutes attempts were lost with their whole Spark server, if any."""
+    """By pool: in how many of the last ``MINUTES`` attempts were lost with their whole Spark server, if any."""
     pool = func.coalesce(backfill.c.definition.op("->>", return_type=Text())("pool"), DEFAULT_POOL)
     found = (
         select(pool, func.count(distinct(func.date_trunc("minute", attempt.c.ended_at))))

@@ -31,9 +31,9 @@ def test_each_pool_that_is_served_or_used_is_listed() -> None:
     ]
     found = pools_of(there, {"default": 3, "nobody": 1}, {"gpu": 2})
     assert [astuple(each) for each in found] == [
-        ("default", 2, 5, 2, ["3.11.2", "3.12.1"], ["4.1.4"], 3, 0),
-        ("gpu", 1, 2, 0, ["3.11.2"], [], 0, 2),
-        ("nobody", 0, 0, 0, [], [], 1, 0),
+        ("default", 2, 5, 2, ["3.11.2", "3.12.1"], ["4.1.4"], 3, 0, 10),
+        ("gpu", 1, 2, 0, ["3.11.2"], [], 0, 2, 10),
+        ("nobody", 0, 0, 0, [], [], 1, 0, 10),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import REGISTRY
 from psycopg import errors
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from tests.unit.run_starter.reported import OF, attempt, fold_of, run, steps
@@ -97,6 +98,10 @@ LAUNCH: Any = SimpleNamespace(
 )
 
 
+# What an alert counts, by the pool of the server.
+LOST = ("retrofill_spark_lost_total", {"pool": "p"})
+
+
 @pytest.mark.parametrize(
     ("begun", "unheard", "state"),
     [(None, False, "released"), (None, True, "released"), (7, False, "lost"), (7, True, "released")],
@@ -106,8 +111,10 @@ def test_a_driver_that_could_not_begin_or_was_not_heard_is_no_loss(
 ) -> None:
     host = Reports()
     for shared in (True, False):
+        before = REGISTRY.get_sample_value(*LOST) or 0.0
         host.driver_ended(LAUNCH, reported=False, reason="gone", begun=begun, unheard=unheard, shared=shared)
         assert (host.states.pop(), host.shared) == (state, shared)
+        assert (REGISTRY.get_sample_value(*LOST) or 0.0) - before == shared
     assert host.drivers_changed.is_set()
 
 

@@ -50,7 +50,7 @@ const POOLS = [
   { title: "Python", of: (row) => row.python.join(", ") || "–" },
   { title: "Spark", of: (row) => row.spark.join(", ") || "–" },
   { title: "Pipelines", kind: "number", of: (row) => number(row.pipelines) },
-  { title: "Spark lost", of: (row) => (row.spark_lost ? `in ${row.spark_lost} of 10 minutes` : "–") },
+  { title: "Spark lost", of: (row) => (row.spark_lost ? `in ${row.spark_lost} of ${row.of_minutes} minutes` : "–") },
 ];
 
 const HOSTS = [
