@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,13 +25,15 @@ LIMIT = 20.0
 SECOND = datetime(2020, 1, 2, tzinfo=UTC)
 
 
-def begin(world: World, mode: str = "each", task: dict[str, Any] | None = None, **limits: Any) -> Scenario:
-    """Request a backfill of eight runs in batches of four or ranges of eight, one after another."""
-    pipeline = daily("p", batch_size=DAYS, batch_mode=mode, max_active_runs=1, **limits)
+def begin(
+    world: World, mode: str = "each", task: dict[str, Any] | None = None, days: int = DAYS, **limits: Any
+) -> Scenario:
+    """Request a backfill of eight runs in one batch or range, unless told otherwise."""
+    pipeline = daily("p", batch_size=days, batch_mode=mode, max_active_runs=1, **limits)
     if task is not None:
         pipeline = pipeline.model_copy(update={"tasks": (TaskDefinition.model_validate(task),)})
     world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=pipeline))
-    ask(world, days=DAYS)
+    ask(world, days=days)
     return Scenario(world)
 
 
@@ -42,8 +45,8 @@ def ended(world: World, scenario: Scenario) -> dict[int, str]:
     return {run["id"]: run["state"] for run in runs}
 
 
-def all_but(*failed: int) -> dict[int, str]:
-    return {id: "failed" if id in failed else "succeeded" for id in range(1, DAYS + 1)}
+def all_but(*failed: int, days: int = DAYS) -> dict[int, str]:
+    return {id: "failed" if id in failed else "succeeded" for id in range(1, days + 1)}
 
 
 def run_of(world: World, id: int) -> dict[str, Any]:
@@ -88,11 +91,35 @@ def test_a_run_starter_that_dies_with_the_driver_leaves_it_to_the_next_one(world
     world.hanging = {("p", SECOND)}
     scenario = begin(world, run_timeout_seconds=LIMIT)
     run_until(world, lambda: is_marked(world))
+    fall_silent(world)
+    assert ended(world, scenario) == all_but(2)
+
+
+def fall_silent(world: World) -> None:
+    """The machine of the only run-starter is gone with its drivers. Another one comes."""
     for driver in world.drivers:
         world.scheduler.kill(driver.process)
-    world.crash(world.alive(RUN_STARTER)[0], machine=False)
+    world.crash(world.alive(RUN_STARTER)[0], machine=True)
     world.start(RUN_STARTER)
-    assert ended(world, scenario) == all_but(2)
+
+
+def test_a_part_of_a_range_that_timed_out_stays_what_it_is_when_its_host_falls_silent(world: World) -> None:
+    """A range of 16 is divided into two of eight. It is no suspect, and its loss does not count."""
+    world.hanging = {("p", SECOND)}
+    scenario = begin(world, "range", days=16, run_timeout_seconds=LIMIT)
+    run_until(world, lambda: is_marked(world))
+    run_until(world, lambda: any(len(driver.at_runs) == 8 for driver in world.at_work))
+    (part,) = (driver.at_runs for driver in world.at_work)
+    fall_silent(world)
+    run_until(world, lambda: any(run_of(world, id)["losses"] for id in part))
+    rows = {row["id"]: row for row in world.database.rows("run")}
+    assert {row["range_limit"] for row in rows.values()} == {8}
+    assert {id for id, row in rows.items() if any(loss["shared"] for loss in row["losses"].get("last", ()))} == part
+    assert {row["lost_at"] for row in rows.values()} == {None}
+    assert ended(world, scenario) == all_but(2, days=16)
+    assert run_of(world, 2)["error"]["type"] == "RunTimedOut"
+    sizes = Counter(row["runs"] for row in world.database.rows("attempt") if row["mode"] == "range")
+    assert (sizes[16], sizes[8]) == (1, 3)
 
 
 def test_what_ended_in_time_does_not_fail_though_nobody_read_that_for_long(world: World) -> None:

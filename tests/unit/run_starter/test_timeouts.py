@@ -12,7 +12,7 @@ from retrofill_core.domain.pipeline import TaskDefinition
 from retrofill_core.domain.run import RunState as R
 from run_starter.executors import TimedOut
 from run_starter.host.hosting import DriverHost
-from run_starter.reports.losses import SILENT
+from run_starter.reports.losses import HOST_SILENT, SILENT
 from run_starter.reports.steps import Accept, AwaitPublisher, Begin, End, Requeue, Split
 
 LATE = ErrorInfo(type="RunTimedOut", message="run 7 timed out after 10m: …")
@@ -55,12 +55,15 @@ def test_an_end_that_is_reported_before_counts(state):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("how", ["lost", "released", "done"])
+@pytest.mark.parametrize("how", ["lost", "silent", "released", "done"])
 def test_a_range_is_split_and_no_loss(how, shared):
     runs = [run(id=7, timed_out=LATE), *(run(id=id) for id in (8, 9, 10))]
     if how == "done":
         runs = [run(id=id, timed_out=LATE) for id in (7, 8, 9, 10)]
-    made = fold([over(how, begun=7, error=ERROR, shared=shared)], runs, [ending(AttemptMode.RANGE)])
+    if how == "silent":
+        made = fold_of(runs, [ending(AttemptMode.RANGE)]).lose(5, HOST_SILENT if shared else SILENT, shared=shared)
+    else:
+        made = fold([over(how, begun=7, error=ERROR, shared=shared)], runs, [ending(AttemptMode.RANGE)])
     assert made.runs == {id: [Split(1, made.runs[7][0].error, (), suspect=False)] for id in (7, 8, 9, 10)}
     if how != "done":
         assert (made.attempts[5].outcome, made.attempts[5].error) == (AttemptOutcome.FAILED, LATE)
