@@ -27,6 +27,13 @@ _NOT_THE_USERS = re.compile(
 )
 # What spark-submit and Java say of what ended them.
 _OF_JAVA = re.compile(r'Exception in thread "[^"]*" |Error: ')
+# What one gets that reads its standard input, closed or empty, and what in its frames shows that it did.
+_NOTHING_READ = re.compile(r"OSError: \[Errno 9\] Bad file descriptor$|EOFError: EOF when reading a line$")
+_READS_INPUT = re.compile(r"\b(?:raw_)?input\(|\bstdin\b|fileinput|getpass|\b(?:prompt|confirm)|\b(?:read|open)\(0\b")
+_NO_INPUT = "a task has no standard input: pass what it reads as an argument or in a file"
+# The error of a program that the script called; the program itself said why.
+_OF_PROGRAM = re.compile(r"(?:subprocess\.)?CalledProcessError: Command .* returned non-zero exit status \d+\.$")
+_CHAINED = ("exception occurred:", "exception was the direct cause of the following exception:")
 MAX_LINES = 20
 NOTHING = "it said nothing"
 # As programs say it: psql:x.sql:3: ERROR: …, fatal: …, 10:15:02  Database Error in model m
@@ -98,6 +105,11 @@ def _traced(numbers: Sequence[int], texts: Sequence[str], begins: int) -> list[s
     if len(error) > 1 and error[1].startswith(": "):
         # Py4J's own error says only that one occurred.
         error[:2] = [f"{error[0].rstrip('.')}{error[1]}"]
+    before = texts[begins - 1].strip() if begins else ""
+    if error and _OF_PROGRAM.match(error[0]) and before and not before.endswith(_CHAINED):
+        error[0] = f"{error[0].rstrip('.')}: {before}"
+    if error and _NOTHING_READ.match(error[0]) and any(map(_READS_INPUT.search, texts[begins + 1 : end])):
+        error[0] = f"{error[0]}: {_NO_INPUT}"
     traced = [*error[:MAX_LINES], *([_TRACEBACK, *frames] if frames else [])]
     return [*reversed(texts[over:][-1:]), *texts[over:-1], *traced]
 

@@ -150,7 +150,10 @@ p = Pipeline("p", schedule="@daily")
 p.submit("load", "load.py")
 """
 FAILS = {
-    "of its standard input": ("for line in sys.stdin:\n    print(line)", "OSError: [Errno 9] Bad file descriptor"),
+    "of its standard input": (
+        "for line in sys.stdin:\n    print(line)",
+        "OSError: [Errno 9] Bad file descriptor: a task has no standard input: ",
+    ),
     "in its log": (
         "import logging\nlogging.basicConfig(filename='job.log')\ntry:\n    int('many')\nexcept ValueError:\n"
         "    logging.exception('load failed')\n    sys.exit(1)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -131,13 +132,55 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("text", SCRIPTS)
+# As a script's standard input is: open for writing only.
+NO_INPUT_SAID = "a task has no standard input: pass what it reads as an argument or in a file"
+CLOSED = f"OSError: [Errno 9] Bad file descriptor: {NO_INPUT_SAID}"
+NO_INPUT = {
+    "input('Really? ')": CLOSED,
+    "answer = input()": CLOSED,
+    "import sys; sys.stdin.read()": CLOSED,
+    "import sys\nfor line in sys.stdin: print(line)": CLOSED,
+    "import json, sys; json.load(sys.stdin.buffer)": CLOSED,
+    "import fileinput\nfor line in fileinput.input(): print(line)": CLOSED,
+    "import click; click.confirm('Really?', abort=True)": CLOSED,
+    "from rich.prompt import Prompt; Prompt.ask('Which day?')": CLOSED,
+    "import getpass; getpass.getpass()": CLOSED,
+    "import os; os.read(0, 10)": CLOSED,
+    "open(0).read()": CLOSED,
+    "import subprocess; subprocess.run(['cat'], check=True)": (
+        "subprocess.CalledProcessError: Command '['cat']' returned non-zero exit status 1: cat: -: Bad file descriptor"
+    ),
+    "import os; os.read(99, 10)": "OSError: [Errno 9] Bad file descriptor",
+}
+
+
+@pytest.mark.parametrize("text", {**SCRIPTS, **NO_INPUT})
 def test_of_real_scripts(text: str, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(text)
-    done = subprocess.run([sys.executable, "-u", script], capture_output=True, text=True, check=False)
+    with Path(os.devnull).open("w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-u", script],
+            stdin=closed,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode != 0
-    assert explained([WARN, *(done.stdout + done.stderr).splitlines(), INFO]).splitlines()[0] == SCRIPTS[text]
+    said = explained([WARN, *done.stdout.splitlines(), INFO])
+    assert said.splitlines()[0] == {**SCRIPTS, **NO_INPUT}[text]
+
+
+def test_a_program_that_asks_says_that_nobody_answers(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text("answer = input('Really? ')")
+    done = subprocess.run(
+        [sys.executable, script], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    said = of_program((done.stdout + done.stderr).splitlines())
+    assert said.splitlines()[0] == f"EOFError: EOF when reading a line: {NO_INPUT_SAID}"
 
 
 DBT = [
