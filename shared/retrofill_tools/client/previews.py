@@ -149,12 +149,13 @@ def look_ahead(conn: Connection, settings: Settings, request: BackfillRequested)
         decision,
         expectation(conn, stored, decision.runs, request.max_active_runs, seats),
         why_unserved(hosts, definition.pool),
-        [*_notes(definition, request, decision, seats), *_turns(conn, definition)],
+        [*notes_on(definition, request, decision, seats), *_turns(conn, definition)],
         latest(known.finished),
     )
 
 
-def _notes(definition: PipelineDefinition, request: BackfillRequested, made: Plan, seats: int) -> Iterator[str]:
+def notes_on(definition: PipelineDefinition, request: BackfillRequested, made: Plan, seats: int) -> Iterator[str]:
+    """What one should know before the plan runs. ``seats``: those of the hosts of its pool."""
     at_once = _at_once(definition, request.max_active_runs)
     for task in definition.tasks:
         if task.bypasses_reviews:
