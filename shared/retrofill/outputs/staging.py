@@ -180,10 +180,7 @@ class Staging:
             refuse_taken(self._claim(staged.target, staged.run, **staged.about) for staged in self._staged.values())
             for staged in self._staged.values():
                 if not (staged.folder / "new").is_dir():
-                    raise CannotStage(
-                        f"task {staged.task!r} staged {staged.target} but wrote no directory: "
-                        "write to the path that run.stage returns"
-                    )
+                    raise CannotStage(f"task {staged.task!r} {_no_directory(staged)}")
             self._check_complete(tasks)
             outputs = self.tables.outputs()
             for staged in self._staged.values():
@@ -320,6 +317,20 @@ class Staging:
             "interval_start": interval.start.isoformat(),
             "interval_end": interval.end.isoformat(),
         }
+
+
+def _no_directory(staged: _Staged) -> str:
+    """What a task did that wrote no directory."""
+    if not (staged.folder / "new").exists():
+        return (
+            f"staged {staged.target} but wrote nothing there: write to the path that run.stage returns, or that the "
+            "script gets for {stage:PATH}"
+        )
+    target = staged.target
+    return (
+        f"wrote a file to {target}, but only directories are staged: stage a directory of the interval and name the file in it, "
+        f"like {{stage:{target.with_suffix('')}}}/{target.name}"
+    )
 
 
 def _relative(partition: str) -> str:

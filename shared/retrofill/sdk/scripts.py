@@ -76,15 +76,16 @@ def _program(script: Mapping[str, Any], path: str) -> str:
 
 
 def _path(given: str, folder: Path | None) -> str:
-    """The absolute path: next to the pipeline's file, or else in the working directory.
+    """The absolute path: next to the pipeline's file, or in the working directory if it is only there.
 
     Addresses of other file systems are kept.
     """
     if "://" in given:
         return given
-    beside = folder / given if folder else None
+    here = Path(given).absolute()
+    beside = folder / given if folder else here
     # Normalized, because ".." would hide the real location.
-    return os.path.normpath(beside if beside is not None and meant(str(beside)) else Path(given).absolute())
+    return os.path.normpath(here if meant(str(here)) and not meant(str(beside)) else beside)
 
 
 def meant(path: str) -> list[Path]:

@@ -223,8 +223,19 @@ def test_a_path_that_is_not_utf8_is_told(staging: Staging) -> None:
 
 def test_a_task_that_wrote_elsewhere_is_told_so(staging: Staging, tmp_path: Path) -> None:
     staging.stage("a", f"{tmp_path}/day=1")
-    with pytest.raises(CannotStage, match=r"task 'a' staged .* but wrote no directory"):
+    with pytest.raises(CannotStage, match=r"task 'a' staged .* but wrote nothing there: write to the path"):
         staging.seal()
+
+
+@pytest.mark.parametrize(
+    ("path", "instead"),
+    [("day=1/total.csv", "{stage:ROOT/day=1/total}/total.csv"), ("2013-01-01", "{stage:ROOT/2013-01-01}/2013-01-01")],
+)
+def test_a_task_that_wrote_a_file_is_told_where_to(staging: Staging, tmp_path: Path, path: str, instead: str) -> None:
+    Path(staging.stage("a", f"{tmp_path}/{path}")).write_text("1")
+    with pytest.raises(CannotStage) as told:
+        staging.seal()
+    assert str(told.value).endswith(f"like {instead.replace('ROOT', str(tmp_path))}"), told.value
 
 
 def test_a_failed_attempt_leaves_nothing_and_touches_no_other(staging: Staging, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ NO_INPUT = {
 }
 
 
-@pytest.mark.parametrize("text", {**SCRIPTS, **NO_INPUT})
+@pytest.mark.parametrize("text", [*SCRIPTS, *NO_INPUT])
 def test_of_real_scripts(text: str, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(text)
