@@ -29,11 +29,10 @@ from retrofill_core.store.tables import attempt, backfill, backfill_interval, ba
 from retrofill_tools.client.attempts import AttemptNotDone, attempts_not_done
 from retrofill_tools.client.deadlines import Undelivered, undelivered
 from retrofill_tools.client.documents import names
-from retrofill_tools.client.hosts import find_hosts, unserved, why_spark_fails
+from retrofill_tools.client.hosts import find_hosts, unserved, waits_for, why_spark_fails
 from retrofill_tools.client.intervals import Calendar, calendar
 from retrofill_tools.client.pipelines import StoredDefinition
 from retrofill_tools.client.runs import FailedRun, Suspect, failed_runs, suspects
-from retrofill_tools.client.waiting import waits_for
 
 # At most this many attempts that did not come to their end, and suspects.
 ATTEMPTS = SUSPECTS = 10

@@ -12,8 +12,7 @@ import typer
 from tests.support.terminal import Cli
 from typer.core import TyperCommand, TyperGroup
 
-from retrofill_tools.cli.commands import COMMANDS
-from retrofill_tools.cli.main import command_line
+from retrofill_tools.cli.main import COMMANDS, command_line
 from retrofill_tools.cli.options import Shell
 
 # What it runs or prints is no data: a service or the console in the foreground, and a script for the shell.
