@@ -15,7 +15,7 @@ from tests.support.installation import Installation
 from benchmarks.core import Benchmark, Figure, figure, ratios
 from benchmarks.support.kafka import BareTopic, at_end, read
 from benchmarks.support.servers import installed, servers
-from retrofill_core.bus.announcer import Announcer
+from retrofill_core.bus.notifications import Announcer
 from retrofill_core.contract.topics import WATCHER, Topic
 from retrofill_core.store.engine import make_engine
 from retrofill_core.store.outbox import Outgoing, channel, insert_rows

@@ -14,9 +14,9 @@ from typing import Any, Generic, TypeVar
 
 from retrofill.system.crash import crash_point
 from retrofill.tracing import parent_of, span
+from retrofill_core.bus import metrics
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.faults import Poison
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import (
     BackfillPlanned,

@@ -16,10 +16,9 @@ from backfill_planner.progress import PROGRESS, Announcer
 from backfill_planner.requests import KnownIntervals, TimedOut, answer_request
 from backfill_planner.undo import answer_undo
 from retrofill_core.bus.faults import Conflict, Poison
-from retrofill_core.bus.handler import Handler, Hold, Received
+from retrofill_core.bus.handler import ALL_ACTIVE, EVERY_SECONDS, Handler, Hold, Received, check_all_active
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.bus.worker.rechecks import ALL_ACTIVE, EVERY_SECONDS, check_all_active
 from retrofill_core.contract.backfills import BackfillRequested, BackfillUndoRequested
 from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
 from retrofill_core.contract.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged

@@ -33,7 +33,7 @@ from callback_runner.webhooks.sender import Sender, make_sender
 from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.system.crash import crash_point
-from retrofill_core.bus.observability import metrics
+from retrofill_core.bus import metrics
 from retrofill_core.bus.transaction import token_transaction
 from retrofill_core.contract.topics import CALLBACK_RUNNER
 from retrofill_core.settings import Settings

@@ -11,8 +11,8 @@ from typing import Any
 
 from callback_runner.decide import Decision, GiveUp, Heard, Outcome, Raised, Succeed, TryAgain, backoff, heard
 from retrofill.log import get_log
+from retrofill_core.bus import metrics
 from retrofill_core.bus.envelope import ID_NAMESPACE
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import (
     CallbackDropped,

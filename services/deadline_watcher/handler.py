@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 from deadline_watcher import verdicts
 from deadline_watcher.decide import seconds_to_next
 from deadline_watcher.verdicts import apply_verdicts, call, recover, task_ends
+from retrofill_core.bus import metrics
 from retrofill_core.bus.faults import Poison
 from retrofill_core.bus.handler import RECHECK_SECONDS, Handler, Received
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.set_aside import SetAside
 from retrofill_core.bus.transaction import Transaction

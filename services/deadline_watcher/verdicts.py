@@ -11,8 +11,8 @@ from typing import Any
 
 from deadline_watcher.decide import Verdicts, decide, how_it_ended, state_of
 from retrofill.system.crash import crash_point
+from retrofill_core.bus import metrics
 from retrofill_core.bus.faults import Poison
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.deadlines import (

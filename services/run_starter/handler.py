@@ -11,14 +11,13 @@ from sqlalchemy import Connection
 
 from retrofill.errors import kind_and_line
 from retrofill_core.attempt_logs.files import folder_of
+from retrofill_core.bus import metrics
 from retrofill_core.bus.clients import producer
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.faults import Conflict, Fault, Poison, classify, needing_rows
-from retrofill_core.bus.handler import Handler, Received
-from retrofill_core.bus.observability import metrics
+from retrofill_core.bus.handler import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, Handler, Received, check_all_active
 from retrofill_core.bus.service import Context
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.bus.worker.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, check_all_active
 from retrofill_core.contract.backfills import (
     BackfillApproved,
     BackfillCancelling,

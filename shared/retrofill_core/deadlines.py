@@ -31,7 +31,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from retrofill.log import get_log
 from retrofill.states import AttemptMode
-from retrofill_core.bus.observability import metrics
+from retrofill_core.bus import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import CallbackRequested, DeadlineArmed, DeadlineResolved
 from retrofill_core.contract.topics import Topic, partition_of, partitions_of

@@ -21,8 +21,7 @@ from tests.support.installation import ROOT, Installation, until
 from tests.support.servers import Servers
 from tests.support.tiers import some
 
-from retrofill_core.bus.clients import admin, producer, reader
-from retrofill_core.bus.observability.diagnosis import explain
+from retrofill_core.bus.clients import admin, explain, producer, reader
 from retrofill_core.contract.topics import PLANNER, REQUESTER, Topic
 from retrofill_core.settings import Settings
 from retrofill_tools.stack.layout import Layout

@@ -9,8 +9,7 @@ import pytest
 from tests.support.installation import Installation
 from tests.support.statements import recorded
 
-from retrofill_core.bus.announcer import Announcer, install
-from retrofill_core.bus.listener import Listener
+from retrofill_core.bus.notifications import Announcer, Listener, install
 from retrofill_core.bus.transaction import shard_transaction
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.contract.topics import RUN_STARTER, Topic
@@ -25,7 +24,7 @@ def test_a_commit_wakes_others_without_a_notify_in_its_transaction(
     """Transactions with NOTIFY commit one at a time in the whole cluster, so a shard's transaction
     must not contain one.
     """
-    monkeypatch.setattr("retrofill_core.bus.announcer._installed", None)
+    monkeypatch.setattr("retrofill_core.bus.notifications._installed", None)
     dsn = installation.settings.dsn_of(RUN_STARTER.name)
     here: list[tuple[str, str]] = []
     there: list[tuple[str, str]] = []

@@ -20,7 +20,7 @@ from retrofill_core.bus.clients import producer
 from retrofill_core.bus.dead_letters import dead_letter
 from retrofill_core.bus.envelope import Record, read_headers
 from retrofill_core.bus.handler import Received
-from retrofill_core.bus.worker.triage import triage
+from retrofill_core.bus.worker.batches import triage
 from retrofill_core.contract.base import Message, Undecodable, decode
 from retrofill_core.contract.topics import PLANNER, SERVICES, Topic, partition_of
 from retrofill_core.contract.topics_of import TRAFFIC

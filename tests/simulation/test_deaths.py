@@ -10,7 +10,7 @@ import pytest
 
 from backfill_planner.handler import PlannerHandler
 from retrofill_core.bus.handler import Received
-from retrofill_core.bus.worker.deaths import DEATHS
+from retrofill_core.bus.takeover import DEATHS
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.topics import PLANNER, Topic

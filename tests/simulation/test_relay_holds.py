@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from confluent_kafka import KafkaError
 
-from retrofill_core.bus.relay import reporting
+from retrofill_core.bus.relay import relay
 from retrofill_core.bus.relay.relay import Relay
 from retrofill_core.bus.relay.sending import TRIAL_SECONDS
 from retrofill_core.contract.topics import PLANNER, Topic
@@ -147,7 +147,7 @@ def test_a_missing_right_holds_only_its_topic(bench: Bench) -> None:
 
 def test_a_topic_that_cannot_store_holds_only_its_events(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     log = mock.Mock()
-    monkeypatch.setattr(reporting, "log", log)
+    monkeypatch.setattr(relay, "log", log)
     bench.broker.stuck = {BAD}
     emit_both(bench)
     bench.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-from retrofill_core.bus.observability import metrics
+from retrofill_core.bus import metrics
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 ROOT = Path(__file__).parents[2]

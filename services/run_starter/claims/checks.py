@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 
+from retrofill_core.bus import metrics
 from retrofill_core.bus.handler import RECHECK_SECONDS
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.batch_size import next_size

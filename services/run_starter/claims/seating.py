@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from retrofill.states import AttemptMode
+from retrofill_core.bus import metrics
 from retrofill_core.bus.handler import RECHECK_SECONDS
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.store import giving_way, hosts, runs
 from run_starter.claims.publishing import Publication

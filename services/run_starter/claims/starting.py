@@ -9,8 +9,8 @@ from typing import Any
 
 from retrofill.states import EXECUTES, AttemptMode
 from retrofill.system.crash import crash_point
+from retrofill_core.bus import metrics
 from retrofill_core.bus.faults import Conflict
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import RunState

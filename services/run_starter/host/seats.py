@@ -19,8 +19,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.system.crash import crash_point
-from retrofill_core.bus.announcer import announce
-from retrofill_core.bus.observability import metrics
+from retrofill_core.bus import metrics
+from retrofill_core.bus.notifications import announce
 from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, ErrorInfo
 from retrofill_core.pools import settings_of
 from retrofill_core.settings import Settings

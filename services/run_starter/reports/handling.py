@@ -9,9 +9,9 @@ from datetime import datetime
 from retrofill.log import get_log
 from retrofill.states import TaskState
 from retrofill.system.crash import crash_point
+from retrofill_core.bus import metrics
 from retrofill_core.bus.faults import Poison
 from retrofill_core.bus.handler import Received
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, Report, RunReport, TaskReported
 from retrofill_core.deadlines import Listed, insert_listed

@@ -10,8 +10,8 @@ from typing import Any
 
 from retrofill.states import TASK_RUN_MACHINE as TASK_MACHINE
 from retrofill.states import AttemptState, TaskState
+from retrofill_core.bus import metrics
 from retrofill_core.bus.faults import Conflict
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.fields import Cost
 from retrofill_core.contract.runs import (

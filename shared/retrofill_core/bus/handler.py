@@ -1,4 +1,4 @@
-"""The part that a service overrides: handling messages and running checks."""
+"""The part that a service overrides: handling messages and running checks. Helps it to check all again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ from retrofill_core.contract.base import Message
 
 # A row that another transaction has locked is checked again this soon.
 RECHECK_SECONDS = 0.1
+# A report that became a dead letter, or a lost event, leaves rows that no message points to. So everything active is
+# checked again, spread over this time: a lost hint costs that much at most.
+EVERY_SECONDS = 60.0
+# Keys per transaction: as many as one pass of the loop checks (``CHECKS_PER_PASS``).
+GROUP_SIZE = 50
+# Keys for all active rows of a shard, over the next minute or at once. No id contains a line break.
+ALL_ACTIVE, ALL_NOW = "\nall active", "\nall now"
 
 
 @dataclass(frozen=True)
@@ -87,3 +94,13 @@ class Handler:
 
     def close(self) -> None:
         """Finish and release what is left; the shards belong to others by now."""
+
+
+def check_all_active(tx: Transaction, asked: str, keys: Sequence[str]) -> None:
+    """Check ``keys`` at once for ``ALL_NOW``, spread over every minute for ``ALL_ACTIVE``."""
+    groups = -(-len(keys) // GROUP_SIZE)
+    pause = EVERY_SECONDS / max(groups, 1) if asked == ALL_ACTIVE else 0.0
+    for n, key in enumerate(keys):
+        tx.schedule_check(key, n // GROUP_SIZE * pause)
+    if asked == ALL_ACTIVE:
+        tx.schedule_check(ALL_ACTIVE, EVERY_SECONDS)

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from confluent_kafka import Consumer, TopicPartition
 
 from retrofill.log import get_log
-from retrofill_core.bus.calls import CALL_SECONDS, Calls
 from retrofill_core.bus.clients import client_config, is_fatal
-from retrofill_core.bus.member import Member
+from retrofill_core.bus.member import CALL_SECONDS, Calls, Member
 from retrofill_core.bus.poller import raise_refusals
 from retrofill_core.bus.relay.cursor import CURSOR_PARTITION
 from retrofill_core.contract.topics import Service

@@ -12,11 +12,10 @@ from typing import cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from retrofill.log import get_log
-from retrofill_core.bus.calls import CALL_SECONDS, Calls
 from retrofill_core.bus.clients import POLL_SECONDS, client_config, is_fatal
 from retrofill_core.bus.envelope import BAD_NAME, Record, read_headers
 from retrofill_core.bus.inbox import Assigned, End, Inbox, Item, NotPositioned, OutOfRange, Positioned, Records, Revoked
-from retrofill_core.bus.member import Member
+from retrofill_core.bus.member import CALL_SECONDS, Calls, Member
 from retrofill_core.contract.topics import Service
 from retrofill_core.settings import Settings
 

@@ -20,14 +20,11 @@ from retrofill.log import bound, configure, get_log
 from retrofill.system.crash import arm
 from retrofill.system.processes import on_signals
 from retrofill.tracing import configure_tracing
-from retrofill_core.bus.announcer import Announcer, install
+from retrofill_core.bus.clients import explain
+from retrofill_core.bus.exposition import Exposition, Health, Page, register_gauges
 from retrofill_core.bus.handler import Handler
 from retrofill_core.bus.inbox import Inbox, Notified, Wake
-from retrofill_core.bus.listener import Listener
-from retrofill_core.bus.observability.diagnosis import explain
-from retrofill_core.bus.observability.exposition import Exposition, Page
-from retrofill_core.bus.observability.gauges import register_gauges
-from retrofill_core.bus.observability.health import Health
+from retrofill_core.bus.notifications import Announcer, Listener, install
 from retrofill_core.bus.poller import Poller
 from retrofill_core.bus.relay.relay import Relay
 from retrofill_core.bus.takeover import TopicIds
@@ -266,7 +263,7 @@ def _check_initialized(settings: Settings, instance: str, engine: Engine, topic_
 
 
 def _check_partitions(prefix: str, counts: Mapping[str, int], fixed: int) -> None:
-    """Raise ``NotInitialized`` for missing partitions; added ones are fine (``worker/added.py``)."""
+    """Raise ``NotInitialized`` for missing partitions; added ones are fine (``take_over_added``)."""
     for topic, count in counts.items():
         if count < fixed:
             raise NotInitialized(

@@ -1,9 +1,16 @@
-"""Takes a shard over: a new epoch, and the offsets stored in Postgres."""
+"""Takes a shard over: a new epoch, the offsets stored in Postgres, and the message that kills whoever handles it.
+
+A killed process reports nothing. So the next owner checks whether the shard advanced since the last
+takeover. If not, it handles the next messages one by one and commits, before each, which one it is
+about to try. A message that ``DEATHS`` processes died of becomes a dead letter. Extra commits
+happen only then (``docs/decisions/deaths-are-counted-late.md``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
@@ -15,11 +22,70 @@ from sqlalchemy.dialects.postgresql import insert
 from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.clients import admin
+from retrofill_core.bus.envelope import Record
+from retrofill_core.bus.faults import Fenced
 from retrofill_core.bus.handler import Handler
-from retrofill_core.bus.worker.deaths import Suspect, find_suspect, unmoved_offsets
+from retrofill_core.bus.transaction import NO_EPOCH, Transaction, announce_commit, update_shard, write_outbox
 from retrofill_core.contract.topics import Service
 from retrofill_core.settings import Settings
 from retrofill_core.store.tables import SERVICE_TABLES
+
+# One or two processes may have died for another reason.
+DEATHS = 3
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A message that was being tried alone when an owner died, and how often that has happened."""
+
+    topic: str
+    offset: int
+    deaths: int
+
+    def matches(self, record: Record) -> bool:
+        """Whether ``record`` is this message."""
+        return (self.topic, self.offset) == (record.topic, record.offset)
+
+
+def find_suspect(
+    conn: Connection, service: Service, partition: int, offsets: Mapping[str, int], tried: Suspect
+) -> Suspect | None:
+    """At a takeover: the message that the last owner was trying, its death counted, unless it was handled."""
+    if offsets.get(tried.topic, tried.offset + 1) > tried.offset:
+        return None
+    shard = SERVICE_TABLES[service.package].shard
+    deaths = tried.deaths + 1
+    conn.execute(update(shard).where(shard.c.partition == partition).values(trying_deaths=deaths))
+    return replace(tried, deaths=deaths)
+
+
+def unmoved_offsets(conn: Connection, service: Service, partition: int, topics: Collection[str]) -> dict[str, int]:
+    """At a takeover: the offsets of ``topics`` that have not moved since the last takeover."""
+    table = SERVICE_TABLES[service.package].offset
+    found = conn.execute(
+        select(table.c.topic, table.c.next_offset, table.c.taken_offset).where(table.c.partition == partition)
+    ).all()
+    # Added partitions of two topics may have the same number, and other owners.
+    rows = [row for row in found if row.topic in topics]
+    moved = [row.topic for row in rows if row.taken_offset != row.next_offset]
+    if moved:
+        ours = (table.c.partition == partition) & (table.c.topic == func.any(moved))
+        conn.execute(update(table).where(ours).values(taken_offset=table.c.next_offset))
+    return {row.topic: row.next_offset for row in rows if row.topic not in moved}
+
+
+def record_try(
+    engine: Engine, service: Service, partition: int, epoch: int, record: Record | None, deaths: int
+) -> None:
+    """Commit that ``record``, or nothing, is being tried. Raises ``Fenced`` for a former owner."""
+    values = {
+        "trying_topic": None if record is None else record.topic,
+        "trying_offset": None if record is None else record.offset,
+        "trying_deaths": None if record is None else deaths,
+    }
+    with engine.begin() as conn:
+        update_shard(conn, service, partition, epoch, values)
+
 
 log = get_log(__name__)
 REQUEST_SECONDS = 5.0
@@ -177,3 +243,60 @@ def stored_offsets(
         ours = (table.c.topic == topic) & (table.c.partition == partition)
         offsets[topic] = conn.execute(select(table.c.next_offset).where(ours)).scalar_one()
     return offsets
+
+
+def take_over_added(engine: Engine, service: Service, topic: str, partition: int, topic_ids: TopicIds) -> Takeover:
+    """Read the offset of a partition that was added after init; its messages are republished to the owner's partition.
+
+    It has no row in the shard table and no epoch. It needs none: its transactions only write the outbox and move one
+    offset by compare-and-set, which fails for one of two owners. What ``record_try`` records of other shards is in
+    the row of that offset. Raises ``KafkaException`` or a database error."""
+    topic_ids.refresh()
+    with engine.begin() as conn:
+        offsets = stored_offsets(conn, service, partition, topic_ids, [topic])
+        suspect = _find_suspect(conn, service, topic, partition)
+        unmoved = unmoved_offsets(conn, service, partition, offsets)
+    careful = suspect is not None or has_backlog(topic_ids.ends, partition, unmoved)
+    return Takeover(NO_EPOCH, offsets, {}, careful, suspect)
+
+
+def _find_suspect(conn: Connection, service: Service, topic: str, partition: int) -> Suspect | None:
+    """The unhandled message that the last owner was trying, its death counted."""
+    table = SERVICE_TABLES[service.package].offset
+    c = table.c
+    row = conn.execute(
+        update(table)
+        .where(c.topic == topic, c.partition == partition, c.trying_offset >= c.next_offset)
+        .values(trying_deaths=c.trying_deaths + 1)
+        .returning(c.trying_offset, c.trying_deaths)
+    ).first()
+    return None if row is None else Suspect(topic, row.trying_offset, row.trying_deaths)
+
+
+def record_added_try(
+    engine: Engine, service: Service, partition: int, offsets: Mapping[str, int], record: Record | None, deaths: int
+) -> None:
+    """Commit that ``record``, or nothing, is being tried. Raises ``Fenced`` if ``offsets`` moved."""
+    table = SERVICE_TABLES[service.package].offset
+    c = table.c
+    ((topic, next_offset),) = offsets.items()
+    tried: dict[str, int | None] = {"trying_offset": None, "trying_deaths": None}
+    if record is not None:
+        tried = {"trying_offset": record.offset, "trying_deaths": deaths}
+    ours = (c.topic == topic) & (c.partition == partition) & (c.next_offset == next_offset)
+    with engine.begin() as conn:
+        if conn.execute(update(table).where(ours).values(tried)).rowcount != 1:
+            raise Fenced(f"{service.name}: another owner moved the offset of {topic} {partition}")
+
+
+@contextmanager
+def added_transaction(
+    engine: Engine, service: Service, partition: int, max_message_bytes: int
+) -> Iterator[Transaction]:
+    """Begin and yield; the caller moves the offset; then write the outbox and commit."""
+    with engine.begin() as conn:
+        tx = Transaction(conn, service, partition, NO_EPOCH, max_message_bytes)
+        yield tx
+        crash_point("added:before-commit")
+        write_outbox(tx)
+    announce_commit(tx)

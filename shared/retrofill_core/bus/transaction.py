@@ -14,10 +14,10 @@ from retrofill import tracing
 from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill.tracing import parent_of
-from retrofill_core.bus.announcer import announce
 from retrofill_core.bus.dead_letters import dead_letter, dead_letter_of
 from retrofill_core.bus.envelope import Record, headers_of
 from retrofill_core.bus.faults import Fenced, Poison
+from retrofill_core.bus.notifications import announce
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import Service, Topic
 from retrofill_core.store import outbox

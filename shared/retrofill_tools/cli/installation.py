@@ -19,7 +19,7 @@ from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_conf, masked_remote
 from retrofill.sdk.names import seconds_of
 from retrofill.system.crash import arm
-from retrofill_core.bus.observability.diagnosis import explain
+from retrofill_core.bus.clients import explain
 from retrofill_core.contract.topics import CLI_CLIENT
 from retrofill_core.settings import Settings
 from retrofill_core.store.engine import make_engine

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from retrofill.errors import UserError
-from retrofill_core.bus.observability.diagnosis import explain
+from retrofill_core.bus.clients import explain
 from retrofill_core.contract.topics import CLI_CLIENT, OPERATOR
 from retrofill_core.settings import Settings, WrongSetting, read_settings
 from retrofill_core.store.engine import make_engine

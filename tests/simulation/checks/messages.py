@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from retrofill_core.bus.worker.deaths import DEATHS
+from retrofill_core.bus.takeover import DEATHS
 from retrofill_core.contract.topics import SERVICES, Topic
 from tests.simulation.bus.broker import ce_id_of
 from tests.simulation.checks.base import Check, changed

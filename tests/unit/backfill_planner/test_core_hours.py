@@ -13,8 +13,8 @@ from tests.support.sessions import MemoryStore, commit, rollback
 from backfill_planner.endings import check
 from backfill_planner.handler import PlannerHandler
 from backfill_planner.progress import PROGRESS, announce
+from retrofill_core.bus.handler import ALL_ACTIVE
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.bus.worker.rechecks import ALL_ACTIVE
 from retrofill_core.contract.topics import PLANNER
 from retrofill_core.store import backfills
 from retrofill_core.store import tables as t

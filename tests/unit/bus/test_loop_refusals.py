@@ -13,13 +13,13 @@ from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.faults import Conflict, Fenced, Locked, Poison, needing_rows
 from retrofill_core.bus.handler import Handler, Hold
 from retrofill_core.bus.inbox import End, Records
+from retrofill_core.bus.takeover import DEATHS, Suspect
 from retrofill_core.bus.worker import context
 from retrofill_core.bus.worker.batches import Batches
-from retrofill_core.bus.worker.deaths import DEATHS, Suspect
+from retrofill_core.bus.worker.context import STUCK_FAILURES
 from retrofill_core.bus.worker.failures import Failures
-from retrofill_core.bus.worker.intake import Intake
+from retrofill_core.bus.worker.loop import Intake
 from retrofill_core.bus.worker.shard import Ownership, TopicQueue
-from retrofill_core.bus.worker.shards import STUCK_FAILURES
 from retrofill_core.contract.topics import WATCHER, Topic, partition_of
 
 TOPIC = str(Topic.DEADLINES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from retrofill_core.bus.observability.metrics import Polled
+from retrofill_core.bus.metrics import Polled
 
 
 def test_a_gauge_that_cannot_be_read_hides_no_other() -> None:

@@ -4,8 +4,8 @@ import pytest
 from sqlalchemy import Connection
 from tests.support.offline import acting_as
 
+from retrofill_core.bus.handler import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, GROUP_SIZE, check_all_active
 from retrofill_core.bus.transaction import NO_EPOCH, Transaction
-from retrofill_core.bus.worker.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, GROUP_SIZE, check_all_active
 from retrofill_core.bus.worker.shard import Shard
 from retrofill_core.contract.topics import PLANNER
 

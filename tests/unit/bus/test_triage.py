@@ -8,7 +8,7 @@ import pytest
 import retrofill_core.contract  # noqa: F401  registers every message type
 from retrofill_core.bus.envelope import MAX_HEADER_BYTES, Record, read_headers
 from retrofill_core.bus.handler import Received
-from retrofill_core.bus.worker.triage import MAX_KEY, Dead, Misplaced, triage
+from retrofill_core.bus.worker.batches import MAX_KEY, Dead, Misplaced, triage
 from retrofill_core.contract.backfills import BackfillPauseRequested, BackfillRequested
 from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.topics import Topic, partition_of

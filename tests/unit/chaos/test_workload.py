@@ -10,7 +10,7 @@ from tests.chaos.spoiling import HEADERS, READ, VALUES
 from tests.chaos.workload import Order, Script, Step
 
 from retrofill_core.bus.envelope import Record, read_headers
-from retrofill_core.bus.worker.triage import Dead, triage
+from retrofill_core.bus.worker.batches import Dead, triage
 from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,

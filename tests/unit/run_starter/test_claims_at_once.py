@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrofill_core.bus.faults import Conflict, Fenced, Poison
-from retrofill_core.bus.worker.rechecks import ALL_ACTIVE
+from retrofill_core.bus.handler import ALL_ACTIVE
 from retrofill_core.store.giving_way import Rank
 from retrofill_core.store.hosts import SEAT_CHANNEL
 from retrofill_core.store.runs import SLOT_CHANNEL

@@ -23,12 +23,11 @@ from sqlalchemy import (
 
 from retrofill.log import get_log
 from retrofill.system.crash import crash_point
+from retrofill_core.bus import metrics
 from retrofill_core.bus.dead_letters import dead_letter_of
 from retrofill_core.bus.faults import Fenced
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.relay.cursor import Marks
-from retrofill_core.bus.relay.holds import Holds
-from retrofill_core.bus.relay.refusals import Decision, HeldTopics, Narrow, RefusedAlone, Stuck, Wait
+from retrofill_core.bus.relay.refusals import Decision, HeldTopics, Holds, Narrow, RefusedAlone, Stuck, Wait
 from retrofill_core.bus.went_back import contradiction
 from retrofill_core.contract.topics import TRANSACTIONAL_IDS, Service, Topic
 from retrofill_core.store.arrays import one_of

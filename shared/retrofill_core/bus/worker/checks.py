@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from retrofill.log import get_log
 from retrofill.system.crash import crash_point
+from retrofill_core.bus import metrics
 from retrofill_core.bus.faults import Fault, classify, needing_rows
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.bus.worker.context import WorkerContext
 from retrofill_core.bus.worker.failures import MAX_BACKOFF_SECONDS, Failures, pause, short

@@ -1,25 +1,89 @@
-"""State that the parts of one worker share: connections, shards, the current step's start."""
+"""State that the parts of one worker share: connections, shards, the current step's start.
+
+Its shards are those fixed at init, and partitions added to a topic later.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import chain
 
 from sqlalchemy import Engine
 
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.handler import Handler
 from retrofill_core.bus.poller import Poller
-from retrofill_core.bus.takeover import TopicIds
+from retrofill_core.bus.takeover import TopicIds, added_transaction, record_added_try, record_try
 from retrofill_core.bus.transaction import Transaction, shard_transaction
-from retrofill_core.bus.worker.added import added_transaction, record_added_try
-from retrofill_core.bus.worker.deaths import record_try
-from retrofill_core.bus.worker.shard import Shard
-from retrofill_core.bus.worker.shards import Shards
+from retrofill_core.bus.worker.shard import Ownership, Shard
 from retrofill_core.contract.topics import Service
 from retrofill_core.settings import Settings
+
+# Failures in a row before readiness reports the shard, within half a minute of the first.
+STUCK_FAILURES = 5
+# What metrics call the steps towards owning a shard.
+STATES = {
+    Ownership.OWNED: "owned",
+    Ownership.ASSIGNED: "taking_over",
+    Ownership.FENCED: "taking_over",
+    Ownership.SEEKING: "taking_over",
+    Ownership.STOPPED: "stopped",
+}
+
+
+class Shards:
+    """All shards that an instance may own (docs/decisions/added-partitions.md)."""
+
+    def __init__(self, partitions: int, topics: Sequence[str]) -> None:
+        self._topics = tuple(topics)
+        self._fixed = {p: Shard(p, self._topics) for p in range(partitions)}
+        self._added: dict[tuple[str, int], Shard] = {}
+
+    def __getitem__(self, partition: int) -> Shard:
+        """A shard fixed at init. Raises ``KeyError`` for an added partition."""
+        return self._fixed[partition]
+
+    def __iter__(self) -> Iterator[Shard]:
+        return chain(self._fixed.values(), list(self._added.values()))
+
+    def at(self, topic: str, partition: int) -> Shard:
+        """The shard of a topic's partition; an added partition is a shard of its own."""
+        fixed = self._fixed.get(partition)
+        if fixed is not None:
+            return fixed
+        return self._added.setdefault((topic, partition), Shard(partition, (topic,), added=True))
+
+    def seeking(self, partition: int, ticket: int) -> Shard | None:
+        """The shard still waiting to be positioned with ``ticket``, if any."""
+        found = (s for s in self if (s.partition, s.ticket, s.ownership) == (partition, ticket, Ownership.SEEKING))
+        return next(found, None)
+
+    def problems(self) -> dict[str, str | None]:
+        """One line on all shards that cannot continue, under ``shards``; from any thread."""
+        lines = [f"{s.topics[0] if s.added else 'shard'} {s.partition}: {line}" for s in self for line in _stuck(s)]
+        return {"shards": "; ".join(lines) or None}
+
+    def owned(self) -> list[int]:
+        """Partitions, without added ones, that this instance owns; from any thread."""
+        return [shard.partition for shard in self._fixed.values() if shard.ownership is Ownership.OWNED]
+
+    def by_state(self) -> dict[str, int]:
+        """The number of shards that are assigned to this instance, by state; from any thread."""
+        counts = dict.fromkeys(STATES.values(), 0)
+        for shard in self:
+            if shard.ownership in STATES:
+                counts[STATES[shard.ownership]] += 1
+        return counts
+
+
+def _stuck(shard: Shard) -> Iterator[str | None]:
+    """Why the shard, or a topic of it, cannot continue."""
+    if shard.ownership is Ownership.STOPPED or shard.failures >= STUCK_FAILURES:
+        yield shard.problem
+    yield from shard.waiting(STUCK_FAILURES)
 
 
 @dataclass

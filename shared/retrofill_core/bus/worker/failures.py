@@ -6,9 +6,9 @@ import time
 
 from retrofill.errors import first_line, kind_and_line
 from retrofill.log import get_log
+from retrofill_core.bus import metrics
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.faults import Locked, Poison
-from retrofill_core.bus.observability import metrics
 from retrofill_core.bus.worker.context import WorkerContext
 from retrofill_core.bus.worker.shard import Ownership, Shard
 

@@ -11,7 +11,7 @@ from itertools import count, islice
 
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.inbox import End
-from retrofill_core.bus.worker.deaths import Suspect
+from retrofill_core.bus.takeover import Suspect
 
 BATCH_BYTES = 8_000_000
 _tickets = count(1)

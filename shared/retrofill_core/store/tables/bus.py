@@ -42,7 +42,7 @@ def _shard(package: str) -> Table:
         Column("owner", Text),
         Column("taken_at", Moment),
         # The message handled alone since processes died here, and how many died
-        # (bus/worker/deaths.py).
+        # (bus/takeover.py).
         Column("trying_topic", Text),
         Column("trying_offset", BigInteger),
         Column("trying_deaths", SmallInteger),

@@ -1,1 +1,0 @@
-"""Metrics, health checks, gauges, and the diagnosis of failed Kafka connections."""
