@@ -33,8 +33,8 @@ from retrofill_core.domain.deadline import DeadlineAlert, arm_planned, due_at_pl
 from retrofill_core.domain.planning import Plan, Rejection
 from retrofill_core.store import backfills, planning
 from retrofill_core.store.backfills import Outcome
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.pipelines import StoredPipeline
+from retrofill_core.store.sql import database_now
 
 # Fields added to requests later, and their defaults. A default is not hashed, so the hash of a
 # request stays what an older release recorded.

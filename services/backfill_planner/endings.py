@@ -33,8 +33,8 @@ from retrofill_core.domain.callback import CallbackRule, Occasion
 from retrofill_core.domain.run import RunState
 from retrofill_core.domain.templates import in_zone
 from retrofill_core.store import backfills, deadlines
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.rows import Planned
+from retrofill_core.store.sql import database_now
 
 log = get_log(__name__)
 _OCCASIONS = {

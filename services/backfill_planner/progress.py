@@ -22,9 +22,9 @@ from retrofill_core.domain.estimate import Estimate
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import backfills
 from retrofill_core.store import progress as store
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.progress import Announced
 from retrofill_core.store.rows import Backfill
+from retrofill_core.store.sql import database_now
 
 
 def move(

@@ -34,12 +34,11 @@ from retrofill_core.domain.run import CANCELLABLE, RunState
 from retrofill_core.domain.schedule import range_bound
 from retrofill_core.store import backfills, retries
 from retrofill_core.store import run_cancels as store
-from retrofill_core.store.arrays import CHUNK
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.failures import count_failed
 from retrofill_core.store.retries import NewRun
 from retrofill_core.store.rows import Planned
 from retrofill_core.store.run_cancels import Found, starting_within
+from retrofill_core.store.sql import CHUNK, database_now
 
 # Most runs that one command names: its reply lists them, in less than half a megabyte.
 MAX_RUNS = 10_000

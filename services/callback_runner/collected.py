@@ -18,7 +18,7 @@ from retrofill_core.domain.backfill import show_command
 from retrofill_core.domain.templates import in_zone
 from retrofill_core.store import listed, subjects
 from retrofill_core.store.callbacks import Pending
-from retrofill_core.store.clock import database_now
+from retrofill_core.store.sql import database_now
 
 # A call lists at most this many runs; all are rows of ``callback_run``.
 LISTED = 100

@@ -18,7 +18,7 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import DeadlineArmed, DeadlineResolved
 from retrofill_core.contract.topics import Topic
 from retrofill_core.store import deadlines, digests, subjects
-from retrofill_core.store.clock import database_now
+from retrofill_core.store.sql import database_now
 
 # A digest lists at most this many misses; all are rows of ``deadline`` with its ``digest_id``.
 LISTED = 1_000

@@ -29,9 +29,9 @@ from retrofill_core.domain.deadline import DeadlineState, End, Reference, Scope
 from retrofill_core.domain.templates import in_zone
 from retrofill_core.store import callbacks, deadlines, digests, subjects
 from retrofill_core.store.callbacks import NewCallback
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.deadlines import Deadline
 from retrofill_core.store.digests import DigestKind, Window
+from retrofill_core.store.sql import database_now
 from retrofill_core.store.subjects import BackfillFacts, TaskEnds
 
 # Upper bound for a digest without its list: names, times, and a URL of 2,000 characters.

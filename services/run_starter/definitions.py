@@ -16,7 +16,7 @@ from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill_core.bus.faults import Poison
 from retrofill_core.domain.pipeline import PipelineDefinition
-from retrofill_core.store.arrays import one_of
+from retrofill_core.store.sql import one_of
 from retrofill_core.store.tables import backfill
 
 log = get_log(__name__)

@@ -40,10 +40,9 @@ from retrofill_core.domain.deadline import FIRST, LAST, PAST, Arming, DeadlineAl
 from retrofill_core.domain.run import RunState
 from retrofill_core.domain.templates import expand
 from retrofill_core.store import callbacks, listed
-from retrofill_core.store.arrays import CHUNK, Arrays
 from retrofill_core.store.callbacks import NewCallback
 from retrofill_core.store.listed import next_ids
-from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.sql import CHUNK, Arrays, constant, in_state
 from retrofill_core.store.tables import Moment, attempt, deadline, run
 
 

@@ -29,8 +29,8 @@ from retrofill_core.contract.topics import PLANNER, Topic, partition_of
 from retrofill_core.deadlines import NEAR_SECONDS
 from retrofill_core.domain.deadline import DeadlineAlert, DeadlineState, arm
 from retrofill_core.store import pipelines
-from retrofill_core.store.arrays import CHUNK
 from retrofill_core.store.engine import make_engine
+from retrofill_core.store.sql import CHUNK
 
 RUNS = CHUNK + 2_000
 TICK = timedelta(minutes=10)

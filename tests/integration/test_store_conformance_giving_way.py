@@ -28,8 +28,8 @@ from tests.support.sessions import commit, together
 
 from retrofill_core.store import giving_way
 from retrofill_core.store import tables as t
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.giving_way import SLICE_OF_SUBMIT, Rank, SeatKind
+from retrofill_core.store.sql import database_now
 
 __all__ = ["both", "installation"]
 SECOND = timedelta(seconds=1)

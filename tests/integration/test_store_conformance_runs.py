@@ -48,7 +48,7 @@ from retrofill_core.store import (
     undo,
 )
 from retrofill_core.store import tables as t
-from retrofill_core.store.clock import database_now
+from retrofill_core.store.sql import database_now
 
 __all__ = ["both", "installation"]
 

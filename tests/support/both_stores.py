@@ -15,8 +15,8 @@ from retrofill_core.domain.planning import History, Intervals, Plan, Span, find_
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, hosts, pipelines, planning, runs
 from retrofill_core.store import tables as t
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.engine import make_engine
+from retrofill_core.store.sql import database_now
 from retrofill_core.store.transition import IfNull, Plus
 from tests.support.definitions import daily
 from tests.support.installation import Installation

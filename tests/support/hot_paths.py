@@ -21,8 +21,8 @@ from retrofill_core.bus.transaction import Transaction, shard_transaction
 from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, Report, RunBegan, RunReported, TaskReported
 from retrofill_core.contract.topics import PLANNER, RUN_STARTER, WATCHER, Service, Topic
 from retrofill_core.store import attempts, backfills, deadlines
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.engine import make_engine
+from retrofill_core.store.sql import database_now
 from run_starter.claims.checks import Claims
 from run_starter.claims.starting import Starting
 from run_starter.definitions import Definitions

@@ -27,7 +27,7 @@ from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.deadline import DeadlineState
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.clock import database_now
+from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import SERVICE_TABLES
 from retrofill_tools.client.attempts import LiveAttempt, live_attempts
 from retrofill_tools.client.backfills import (

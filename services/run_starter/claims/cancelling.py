@@ -12,8 +12,8 @@ from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, run_cancels
 from retrofill_core.store import runs as store
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.rows import Backfill, Run
+from retrofill_core.store.sql import database_now
 from run_starter.announcing import emit_state, facts
 from run_starter.memory import backfill_key
 from run_starter.reports.outcomes import resolve_deadlines

@@ -15,9 +15,9 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, hosts, runs, write_locks
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.hosts import Seat
 from retrofill_core.store.rows import Backfill, Run
+from retrofill_core.store.sql import database_now
 from retrofill_core.store.transition import Plus
 from run_starter.announcing import facts, publishing
 from run_starter.claims.publishing import span

@@ -20,8 +20,8 @@ from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, backfills, listed, run_cancels, task_runs
 from retrofill_core.store import runs as store
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.rows import Attempt, Run
+from retrofill_core.store.sql import database_now
 from run_starter.definitions import Definitions
 from run_starter.reports.alerts import Starts
 from run_starter.reports.decide import Fold, TaskKey

@@ -27,8 +27,8 @@ from retrofill_core.contract.runs import ErrorInfo
 from retrofill_core.contract.topics import Topic
 from retrofill_core.store import attempts, hosts
 from retrofill_core.store import runs as store
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.rows import Attempt
+from retrofill_core.store.sql import database_now
 from run_starter.definitions import Definitions
 from run_starter.memory import LEASES_KEY
 from run_starter.reports.decide import Fold

@@ -21,9 +21,9 @@ from retrofill_core.bus.notifications import announce
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import Service, Topic
 from retrofill_core.store import outbox
-from retrofill_core.store.arrays import Arrays
 from retrofill_core.store.engine import writes
 from retrofill_core.store.outbox import Outgoing
+from retrofill_core.store.sql import Arrays
 from retrofill_core.store.tables import SERVICE_TABLES
 
 log = get_log(__name__)

@@ -30,12 +30,10 @@ from sqlalchemy import (
 
 from retrofill_core.domain.backfill import ACTIVE, MACHINE, BackfillState, Budget, OnRunFailure, Spent, used_up
 from retrofill_core.domain.run import GOING, RunState
-from retrofill_core.store.arrays import one_of
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.failures import count_failed, failed_since_resume, has_failed
 from retrofill_core.store.progress import Announced, costs
 from retrofill_core.store.rows import Backfill, Planned, columns_of
-from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.sql import constant, database_now, in_state, one_of
 from retrofill_core.store.tables import backfill, backfill_command, backfill_request, run, run_cancel
 from retrofill_core.store.transition import transition
 

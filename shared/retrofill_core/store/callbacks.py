@@ -31,9 +31,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from retrofill_core.domain.callback import MACHINE, CallbackState, Occasion
-from retrofill_core.store.arrays import Arrays, none_of, one_of
 from retrofill_core.store.rows import columns_of
-from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.sql import Arrays, constant, in_state, none_of, one_of
 from retrofill_core.store.tables import Moment, callback, webhook_off
 from retrofill_core.store.transition import FromNow, Plus, Values, transition
 

@@ -29,8 +29,7 @@ from sqlalchemy import (
 
 from retrofill_core.domain.deadline import MACHINE, DeadlineState, Scope
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.arrays import Arrays, none_of, one_of
-from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.sql import Arrays, constant, in_state, none_of, one_of
 from retrofill_core.store.tables import Moment, backfill, deadline, deadline_digest, run
 from retrofill_core.store.transition import Values, transition
 

@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from retrofill_core.store.arrays import none_of, one_of
-from retrofill_core.store.clock import database_now
+from retrofill_core.store.sql import database_now, none_of, one_of
 from retrofill_core.store.tables import deadline_digest as digest
 
 _c = digest.c

@@ -12,8 +12,7 @@ from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.domain.batch_size import Past
 from retrofill_core.domain.run import RunState
 from retrofill_core.domain.undo import UNDO_MODULE
-from retrofill_core.store.arrays import Arrays
-from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.sql import Arrays, constant, in_state
 from retrofill_core.store.tables import attempt, run
 
 # Attempts of a pipeline that are read. Enough to even out some that were unusual.

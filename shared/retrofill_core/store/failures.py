@@ -11,7 +11,7 @@ from sqlalchemy import Connection, FromClause, and_, bindparam, exists, func, se
 from sqlalchemy.sql.elements import ColumnElement
 
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import in_state
 from retrofill_core.store.tables import backfill, run
 
 # By another name, for statements that read other runs as well.

@@ -36,9 +36,8 @@ from sqlalchemy import (
 
 from retrofill.sdk.names import DEFAULT_POOL
 from retrofill.states import LIVE
-from retrofill_core.store.arrays import Arrays, none_of, one_of
 from retrofill_core.store.giving_way import Rank
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import Arrays, in_state, none_of, one_of
 from retrofill_core.store.tables import attempt, host, seat, seat_wait
 
 # Notifications: of a host, that it has a new attempt; that a seat of a pool (or any) became free or warm.

@@ -23,10 +23,9 @@ from sqlalchemy import (
 from retrofill.sdk.names import MAX_BATCH
 from retrofill.states import LIVE, PROCESS_ENDED, TASK_TIMED_OUT, AttemptMode, AttemptOutcome, TaskState
 from retrofill_core.domain.run import GOING, RunState
-from retrofill_core.store.arrays import Arrays, one_of
 from retrofill_core.store.rows import Attempt, Backfill, Run, columns_of, present
 from retrofill_core.store.runs import COLUMNS
-from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.sql import Arrays, constant, in_state, one_of
 from retrofill_core.store.tables import attempt, backfill, run, task_run
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 
-from retrofill_core.store.arrays import Arrays
 from retrofill_core.store.rows import columns_of
+from retrofill_core.store.sql import Arrays
 from retrofill_core.store.tables import callback, callback_run, run
 
 _c = callback.c

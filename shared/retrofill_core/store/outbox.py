@@ -12,7 +12,7 @@ from functools import cache
 from sqlalchemy import Connection, Insert, Integer, LargeBinary, Select, Text, bindparam, func, insert, select
 from sqlalchemy.dialects.postgresql import JSONB
 
-from retrofill_core.store.arrays import Arrays, none_of
+from retrofill_core.store.sql import Arrays, none_of
 from retrofill_core.store.tables import ServiceTables
 
 HeaderList = tuple[tuple[str, bytes | None], ...]

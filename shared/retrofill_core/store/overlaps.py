@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 
 from retrofill_core.domain.coverage import Finished
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import in_state
 from retrofill_core.store.tables import run
 
 

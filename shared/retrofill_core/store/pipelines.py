@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
-from retrofill_core.store.arrays import one_of
+from retrofill_core.store.sql import one_of
 from retrofill_core.store.tables import pipeline, pipeline_copy
 
 

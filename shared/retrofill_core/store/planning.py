@@ -33,9 +33,8 @@ from retrofill_core.domain.planning import (
 from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings
 from retrofill_core.store import overlaps
-from retrofill_core.store.arrays import CHUNK, Arrays
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.pipelines import StoredPipeline
+from retrofill_core.store.sql import CHUNK, Arrays, database_now
 from retrofill_core.store.tables import Moment, backfill, backfill_interval, run
 
 # To find two intervals that stage one directory takes about 20 microseconds an interval.

@@ -17,10 +17,9 @@ from retrofill_core.domain.backfill import ACTIVE, BackfillState
 from retrofill_core.domain.estimate import Estimate, Live, Measured, Took, of_backfill
 from retrofill_core.domain.run import MACHINE, RunState
 from retrofill_core.domain.undo import is_undo
-from retrofill_core.store.arrays import Arrays, one_of
 from retrofill_core.store.durations import NO_UNDO, last_ended
 from retrofill_core.store.rows import Backfill
-from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.sql import Arrays, constant, in_state, one_of
 from retrofill_core.store.tables import attempt, backfill, backfill_progress, run
 from retrofill_core.store.transition import Values
 

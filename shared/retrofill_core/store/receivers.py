@@ -10,10 +10,9 @@ from sqlalchemy import Connection, Integer, Interval, Text, bindparam, case, del
 from sqlalchemy.dialects.postgresql import insert
 
 from retrofill_core.domain.callback import CallbackState
-from retrofill_core.store.arrays import one_of
 from retrofill_core.store.callbacks import CALLS_A_FUNCTION, WAITS, Due
 from retrofill_core.store.rows import columns_of
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import in_state, one_of
 from retrofill_core.store.tables import Moment, callback, receiver
 
 S = CallbackState

@@ -30,12 +30,10 @@ from retrofill_core.contract.topics import RUN_STARTER, Topic
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, task_runs
 from retrofill_core.store import tables as t
-from retrofill_core.store.arrays import Arrays
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.history import Timeline
 from retrofill_core.store.outbox import Outgoing, Stored, insert_rows
 from retrofill_core.store.rows import columns_of
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import Arrays, database_now, in_state
 from retrofill_core.store.tables import SERVICE_TABLES, attempt, backfill, run
 
 

@@ -29,9 +29,8 @@ from retrofill_core.domain.deadline import DeadlineState
 from retrofill_core.domain.planning import Intervals
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import overlaps
-from retrofill_core.store.arrays import Arrays, one_of
 from retrofill_core.store.failures import has_failed
-from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.sql import Arrays, constant, in_state, one_of
 from retrofill_core.store.tables import Moment, deadline, run
 
 

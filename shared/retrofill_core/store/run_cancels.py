@@ -25,10 +25,9 @@ from sqlalchemy import (
 
 from retrofill_core.domain.backfill import ACTIVE
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.arrays import Arrays, one_of
 from retrofill_core.store.rows import Run
 from retrofill_core.store.runs import COLUMNS
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import Arrays, in_state, one_of
 from retrofill_core.store.tables import Moment, attempt, backfill, run, run_cancel
 
 # Runs that a cancel still concerns. An accepted one is published.

@@ -23,10 +23,9 @@ from sqlalchemy import (
 
 from retrofill_core.domain.backfill import ACTIVE
 from retrofill_core.domain.run import GOING, LIVE, MACHINE, RunState
-from retrofill_core.store.arrays import Arrays, one_of
 from retrofill_core.store.backfills import PUBLISHES_BELOW
 from retrofill_core.store.rows import Run, columns_of
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import Arrays, in_state, one_of
 from retrofill_core.store.tables import backfill, run
 from retrofill_core.store.transition import Values, transition
 

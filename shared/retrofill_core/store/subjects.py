@@ -9,8 +9,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ColumnElement, Connection, Text, func, select
 
 from retrofill_core.domain.run import GOING, RunState
-from retrofill_core.store.arrays import Arrays, one_of
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import Arrays, in_state, one_of
 from retrofill_core.store.tables import backfill, run, task_run
 
 

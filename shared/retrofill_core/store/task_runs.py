@@ -9,8 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Integer, Text, insert, select
 
 from retrofill.states import TASK_RUN_MACHINE, TaskState
-from retrofill_core.store.arrays import Arrays
-from retrofill_core.store.states import constant
+from retrofill_core.store.sql import Arrays, constant
 from retrofill_core.store.tables import task_run
 from retrofill_core.store.transition import Values, transition
 

@@ -12,8 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Interval, Table, Update, bindp
 from sqlalchemy.sql.expression import ClauseElement
 
 from retrofill.states import Machine
-from retrofill_core.store.arrays import Arrays
-from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.sql import Arrays, constant, in_state
 
 Values = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import BigInteger, Connection, Interval, Text, bindparam, delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from retrofill_core.store.arrays import one_of
+from retrofill_core.store.sql import one_of
 from retrofill_core.store.tables import Moment, attempt, write_lock, write_wait
 
 # First key of the advisory locks.

@@ -20,7 +20,7 @@ from retrofill.outputs.kept import AREA, KEPT, forget_old, sweep
 from retrofill.system.crash import crash_point
 from retrofill.system.files import sync
 from retrofill_core.store import purge as store
-from retrofill_core.store.clock import database_now
+from retrofill_core.store.sql import database_now
 
 PAGE_BACKFILLS = 500
 BATCH_ROWS = 5_000

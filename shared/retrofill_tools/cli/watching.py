@@ -25,7 +25,7 @@ from retrofill_core.domain.estimate import Estimate
 from retrofill_core.domain.run import MACHINE as RUN_MACHINE
 from retrofill_core.settings import Settings
 from retrofill_core.store.backfills import run_counts
-from retrofill_core.store.clock import database_now
+from retrofill_core.store.sql import database_now
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import STATE_STYLES, cell, console, counts, duration, moment, print_json, time_left
 from retrofill_tools.client.attempts import LiveAttempt, live_attempts

@@ -16,7 +16,7 @@ from retrofill.masking import masked
 from retrofill.states import LIVE, AttemptOutcome
 from retrofill_core.attempt_logs.files import NEXT, Position, folder_of, read
 from retrofill_core.settings import Settings
-from retrofill_core.store.clock import database_now
+from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import attempt, backfill, host, run
 from retrofill_tools.client.connect import snapshot
 from retrofill_tools.client.documents import names

@@ -19,12 +19,11 @@ from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import MACHINE, RunState
 from retrofill_core.store import backfills, rows
 from retrofill_core.store.backfills import run_counts
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.durations import recent
 from retrofill_core.store.pipelines import codes, limit
 from retrofill_core.store.progress import costs, counts, estimates
 from retrofill_core.store.rows import columns_of
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import database_now, in_state
 from retrofill_core.store.tables import attempt, backfill, backfill_interval, backfill_request, host, run, seat
 from retrofill_tools.client.attempts import AttemptNotDone, attempts_not_done
 from retrofill_tools.client.deadlines import Undelivered, undelivered

@@ -27,7 +27,7 @@ from retrofill.spark.loss import line_of
 from retrofill_core.domain.run import RunState
 from retrofill_core.pools import pools_of, settings_of
 from retrofill_core.settings import Settings
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import in_state
 from retrofill_core.store.tables import run
 from retrofill_tools.client.backfills import Backfill
 from retrofill_tools.client.documents import names

@@ -17,10 +17,10 @@ from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import Active, History, Plan, Rejection, find_intervals
 from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.pipelines import StoredPipeline
 from retrofill_core.store.planning import decide, shared_places
 from retrofill_core.store.progress import history
+from retrofill_core.store.sql import database_now
 from retrofill_tools.client.backfills import TimeLeft, time_left
 from retrofill_tools.client.hosts import Host, find_hosts, serving, why_unserved
 from retrofill_tools.client.pipelines import find_pipeline, unstaged_by_pipeline

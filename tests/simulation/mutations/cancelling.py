@@ -11,9 +11,8 @@ import run_starter.reports.handling
 from backfill_planner import run_commands as planner
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import backfills, run_cancels
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.run_cancels import Found
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import database_now, in_state
 from retrofill_core.store.tables import run, run_cancel
 from tests.simulation.mutations.patch import Patch, decided_with
 

@@ -9,7 +9,7 @@ import run_starter.reports.leases
 import run_starter.reports.outcomes
 import run_starter.reports.timeouts
 from retrofill_core.store import launches, runs
-from retrofill_core.store.clock import database_now
+from retrofill_core.store.sql import database_now
 from run_starter.reports.leases import Leases
 from tests.simulation.mutations.patch import Patch, decided_with
 

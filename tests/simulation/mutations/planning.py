@@ -13,8 +13,8 @@ from retrofill_core.domain import planning as domain
 from retrofill_core.domain.coverage import Cover
 from retrofill_core.domain.planning import History, Intervals
 from retrofill_core.store import backfills, planning
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.rows import Planned, columns_of
+from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import backfill, metadata
 from retrofill_core.store.transition import FromNow
 from tests.simulation import primitives

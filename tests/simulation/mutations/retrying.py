@@ -12,7 +12,7 @@ from backfill_planner import run_commands as planner
 from retrofill_core.domain.deadline import Watched
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import backfills
-from retrofill_core.store.states import in_state
+from retrofill_core.store.sql import in_state
 from retrofill_core.store.tables import run
 from tests.simulation.mutations.patch import Patch
 

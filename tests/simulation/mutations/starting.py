@@ -20,7 +20,7 @@ from retrofill_core.contract.runs import RunReport
 from retrofill_core.domain import batch_size
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, claims, write_locks
-from retrofill_core.store.clock import database_now
+from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import attempt, run
 from run_starter.claims.batches import batches
 from run_starter.host.hosting import DriverHost

@@ -17,7 +17,7 @@ from retrofill_core.domain.callback import CallbackState, Occasion
 from retrofill_core.domain.deadline import DeadlineState, Verdict, judge
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import callbacks, deadlines, listed, receivers
-from retrofill_core.store.clock import database_now
+from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import callback, deadline
 from run_starter.reports.steps import End, Requeue
 from tests.simulation.mutations.patch import Patch

@@ -25,8 +25,8 @@ from callback_runner.record import record
 from retrofill_core.settings import Settings
 from retrofill_core.store import receivers
 from retrofill_core.store.callbacks import Claimed
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.receivers import Outage
+from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import Moment, callback, receiver
 
 AWAY = Raised("503 Service Unavailable")

@@ -14,8 +14,8 @@ from retrofill.errors import UserError
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import retries
 from retrofill_core.store import tables as t
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.rows import present
+from retrofill_core.store.sql import database_now
 from retrofill_tools.cli.one_run import find_attempt
 from retrofill_tools.client.attempts import live_attempts
 from retrofill_tools.client.backfills import active_backfills

@@ -5,8 +5,7 @@ from sqlalchemy import BigInteger, Text, select
 from sqlalchemy.dialects.postgresql import psycopg
 
 from retrofill_core.domain.run import LIVE, RunState
-from retrofill_core.store.arrays import Arrays, none_of, one_of
-from retrofill_core.store.states import constant, in_state
+from retrofill_core.store.sql import Arrays, constant, in_state, none_of, one_of
 from retrofill_core.store.tables import run
 
 

@@ -30,10 +30,10 @@ from retrofill_core.bus.relay.cursor import Marks
 from retrofill_core.bus.relay.refusals import Decision, HeldTopics, Holds, Narrow, RefusedAlone, Stuck, Wait
 from retrofill_core.bus.went_back import contradiction
 from retrofill_core.contract.topics import TRANSACTIONAL_IDS, Service, Topic
-from retrofill_core.store.arrays import one_of
 from retrofill_core.store.history import PostgresWentBack
 from retrofill_core.store.outbox import Outgoing, Stored, insert_rows, take, unpack_headers
 from retrofill_core.store.rows import columns_of
+from retrofill_core.store.sql import one_of
 from retrofill_core.store.tables import SERVICE_TABLES, ServiceTables
 
 log = get_log(__name__)

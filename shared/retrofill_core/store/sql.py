@@ -1,14 +1,27 @@
-"""Array parameters: many values or rows in a statement that is built once.
+"""Parts of statements: array parameters, states as constants, and the database's clock.
 
-SQLAlchemy takes far longer to build a statement than to send it again with other parameters.
+With an array parameter, many values or rows go into a statement that is built once: SQLAlchemy takes far longer to
+build a statement than to send it again with other parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, bindparam, column, func
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    FromClause,
+    Text,
+    bindparam,
+    column,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.types import TypeEngine
 
 # Rows of a plan per statement: tens of milliseconds, during which this process does nothing else.
@@ -50,3 +63,25 @@ def one_of(column: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
 def none_of(column: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
     """``column`` is not an element of an array parameter."""
     return column != func.all(bindparam(parameter, type_=ARRAY(column.type)))
+
+
+def constant(name: str) -> ColumnElement[str]:
+    """``name`` as a text constant. Raises ``ValueError`` if it is not one word."""
+    if not name.isidentifier():
+        raise ValueError(f"{name!r} is not one word")
+    return literal_column(f"'{name}'", Text)
+
+
+def in_state(table: FromClause, *states: str) -> ColumnElement[bool]:
+    """The row of ``table`` is in one of ``states``."""
+    names = [constant(state) for state in states]
+    return table.c.state == names[0] if len(names) == 1 else table.c.state.in_(names)
+
+
+_NOW = select(func.clock_timestamp())
+
+
+def database_now(conn: Connection) -> datetime:
+    """The time of this statement, not of its transaction, in UTC."""
+    now: datetime = conn.execute(_NOW).scalar_one()
+    return now
