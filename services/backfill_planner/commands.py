@@ -30,7 +30,7 @@ from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import BackfillState, Budget, CancelCause
 from retrofill_core.store import backfills, pipelines
 from retrofill_core.store.backfills import Outcome
-from retrofill_core.store.failures import count_failed
+from retrofill_core.store.conditions import count_failed
 from retrofill_core.store.rows import Planned
 from retrofill_core.store.transition import FromNow
 

@@ -34,7 +34,7 @@ from retrofill_core.domain.run import CANCELLABLE, RunState
 from retrofill_core.domain.schedule import range_bound
 from retrofill_core.store import backfills, retries
 from retrofill_core.store import run_cancels as store
-from retrofill_core.store.failures import count_failed
+from retrofill_core.store.conditions import count_failed
 from retrofill_core.store.retries import NewRun
 from retrofill_core.store.rows import Planned
 from retrofill_core.store.run_cancels import Found, starting_within

@@ -16,7 +16,7 @@ from retrofill_core.contract.topics import Topic
 from retrofill_core.deadlines import expanded
 from retrofill_core.domain.backfill import show_command
 from retrofill_core.domain.templates import in_zone
-from retrofill_core.store import listed, subjects
+from retrofill_core.store import deadlines, listed
 from retrofill_core.store.callbacks import Pending
 from retrofill_core.store.sql import database_now
 
@@ -31,14 +31,14 @@ def close_all(tx: Transaction, pending: Sequence[Pending]) -> list[Pending]:
     Drops those about runs that were all retried meanwhile, and messages to people that a newer one follows.
     """
     ids = {one.backfill_id for one in pending if one.collects and one.backfill_id is not None}
-    backfills = subjects.backfill_facts(tx.conn, ids) if ids else {}
+    backfills = deadlines.backfill_facts(tx.conn, ids) if ids else {}
     closed = [_close(tx, one, backfills) if one.collects else one for one in pending]
     dropped = {one.deadline_id: why for one in closed if (why := why_dropped(one)) is not None}
     drop(tx, [one for one in closed if one.deadline_id in dropped], dropped)
     return [one for one in closed if one.deadline_id not in dropped]
 
 
-def _close(tx: Transaction, one: Pending, backfills: Mapping[str, subjects.BackfillFacts]) -> Pending:
+def _close(tx: Transaction, one: Pending, backfills: Mapping[str, deadlines.BackfillFacts]) -> Pending:
     assert one.backfill_id is not None  # only what a pipeline lists collects
     id, backfill = one.deadline_id, backfills[one.backfill_id]
     count = listed.count_failed_runs(tx.conn, id)

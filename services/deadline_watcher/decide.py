@@ -16,8 +16,7 @@ from retrofill_core.domain.run import MACHINE as RUN_MACHINE
 from retrofill_core.domain.run import RunState as R
 
 if TYPE_CHECKING:
-    from retrofill_core.store.deadlines import Deadline
-    from retrofill_core.store.subjects import TaskEnds
+    from retrofill_core.store.deadlines import Deadline, TaskEnds
 
 # What was held for a review was done by then, however long the review takes.
 _DONE_WHEN_STAGED = frozenset(

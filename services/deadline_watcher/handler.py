@@ -17,7 +17,7 @@ from retrofill_core.bus.set_aside import SetAside
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import DeadlineArmed, DeadlineResolved
 from retrofill_core.contract.topics import Topic
-from retrofill_core.store import deadlines, digests, subjects
+from retrofill_core.store import deadlines, digests
 from retrofill_core.store.sql import database_now
 
 # A digest lists at most this many misses; all are rows of ``deadline`` with its ``digest_id``.
@@ -138,7 +138,7 @@ def _close(tx: Transaction, windows: Sequence[digests.Window]) -> None:
         count = deadlines.count_of_digest(tx.conn, window.id)
         missed = deadlines.of_digest(tx.conn, window.id, LISTED)
         tasks = task_ends(tx, missed)
-        backfills = subjects.backfill_facts(tx.conn, {one.backfill_id for one in missed})
+        backfills = deadlines.backfill_facts(tx.conn, {one.backfill_id for one in missed})
         facts = [verdicts.in_digest(one, backfills[one.backfill_id], tasks) for one in missed]
         first = missed[0]
         parts = verdicts.digest(window, first.callback, facts, count, now, tx.max_message_bytes)

@@ -27,12 +27,11 @@ from retrofill_core.deadlines import expanded
 from retrofill_core.domain.callback import order_key
 from retrofill_core.domain.deadline import DeadlineState, End, Reference, Scope
 from retrofill_core.domain.templates import in_zone
-from retrofill_core.store import callbacks, deadlines, digests, subjects
+from retrofill_core.store import callbacks, deadlines, digests
 from retrofill_core.store.callbacks import NewCallback
-from retrofill_core.store.deadlines import Deadline
+from retrofill_core.store.deadlines import BackfillFacts, Deadline, TaskEnds
 from retrofill_core.store.digests import DigestKind, Window
 from retrofill_core.store.sql import database_now
-from retrofill_core.store.subjects import BackfillFacts, TaskEnds
 
 # Upper bound for a digest without its list: names, times, and a URL of 2,000 characters.
 HEAD_BYTES = 10_000
@@ -214,7 +213,7 @@ def recover(tx: Transaction, late: Sequence[Deadline]) -> None:
 def task_ends(tx: Transaction, watched: Sequence[Deadline]) -> TaskEnds:
     """The attempts of watched tasks, read under the locks of their runs."""
     pairs = {(one.run_id, one.task) for one in watched if one.run_id is not None and one.task is not None}
-    return subjects.task_ends(tx.conn, pairs) if pairs else {}
+    return deadlines.task_ends(tx.conn, pairs) if pairs else {}
 
 
 def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -> None:
@@ -225,7 +224,7 @@ def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -
     told = [one for one in verdicts.missed if one.id in landed]
     if not told:
         return
-    backfills = subjects.backfill_facts(tx.conn, {one.backfill_id for one in told})
+    backfills = deadlines.backfill_facts(tx.conn, {one.backfill_id for one in told})
     calls = []
     for one in told:
         backfill = backfills[one.backfill_id]

@@ -10,7 +10,7 @@ from tests.support.both_stores import NOW, Both, both, claim, give, installation
 from retrofill.states import AttemptState
 from retrofill_core.deadlines import last_runtimes
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, claims, durations, runs
+from retrofill_core.store import attempts, claims, progress, runs
 from retrofill_core.store.transition import IfNull, Plus
 
 __all__ = ["both", "installation"]
@@ -41,7 +41,7 @@ def over(conn: Any, attempt: int, at: float, outcome: str = "done") -> None:
 
 
 def pasts(conn: Any) -> list[Any]:
-    found = durations.recent(conn, [1])[1]
+    found = progress.last_attempts(conn, [1])[1]
     return [(str(past.mode), past.runs, past.seconds, str(past.outcome), past.complete) for past in found]
 
 
@@ -134,7 +134,7 @@ def test_the_last_attempts_say_how_long_they_took_and_whether_all_succeeded(both
         ("a", lambda conn: make_backfill(conn, "b1", 9)),
         ("a", play),
         ("a", pasts),
-        ("a", lambda conn: durations.recent(conn, [2])),
+        ("a", lambda conn: progress.last_attempts(conn, [2])),
     )
     assert said[-2] == [
         ["each", 1, 2, "done", False],
@@ -146,7 +146,7 @@ def test_the_last_attempts_say_how_long_they_took_and_whether_all_succeeded(both
 
 def test_only_so_many_attempts_are_read(both: Both) -> None:
     def play(conn: Any) -> None:
-        for n in range(durations.RECENT + 5):
+        for n in range(progress.PAST_ATTEMPTS + 5):
             attempt = begin(conn, "each", range(n + 1, n + 2), 10 * n)
             finish(conn, attempt, range(n + 1, n + 2), 10 * n + n)
             over(conn, attempt, 10 * n + n)
@@ -155,8 +155,8 @@ def test_only_so_many_attempts_are_read(both: Both) -> None:
         put(),
         ("a", lambda conn: make_backfill(conn, "b1", 50)),
         ("a", play),
-        ("a", lambda conn: [past.seconds for past in durations.recent(conn, [1])[1]]),
+        ("a", lambda conn: [past.seconds for past in progress.last_attempts(conn, [1])[1]]),
         ("a", lambda conn: claims.next_queued(conn, {"b1": 3})["b1"].last),
     )
-    assert said[-2] == list(range(durations.RECENT + 4, 4, -1))
+    assert said[-2] == list(range(progress.PAST_ATTEMPTS + 4, 4, -1))
     assert said[-1] == 49

@@ -25,7 +25,7 @@ from retrofill_core.contract.backfills import RunRetryRequested
 from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged
 from retrofill_core.contract.topics import PLANNER, RUN_STARTER
 from retrofill_core.domain.planning import Intervals
-from retrofill_core.store import backfills, durations, failures, launches, planning, purge, retries, runs, undo
+from retrofill_core.store import backfills, conditions, launches, planning, progress, purge, retries, runs, undo
 from retrofill_core.store.claims import pipelines_with_suspects
 from retrofill_core.store.engine import make_engine
 from retrofill_core.store.rows import present
@@ -193,7 +193,7 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
     recordings = [
         old.claimed(ids),
         old.leases_looked_at(),
-        old.sent(PLANNER, lambda tx: [failures.count_failed(tx.conn, id) for id in ids]),
+        old.sent(PLANNER, lambda tx: [conditions.count_failed(tx.conn, id) for id in ids]),
     ]
     staged, lost, *others = old.take_launches()
     recordings += [
@@ -207,7 +207,7 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
         ),
         old.reported(others),
         old.claimed(ids),
-        old.sent(RUN_STARTER, lambda tx: durations.recent(tx.conn, [1, 2])),
+        old.sent(RUN_STARTER, lambda tx: progress.last_attempts(tx.conn, [1, 2])),
         old.planner_looked(ids),
         old.progress_announced(ids),
         old.missed(10),

@@ -35,12 +35,12 @@ from retrofill_core.store import (
     attempts,
     backfills,
     claims,
-    failures,
+    conditions,
+    deadlines,
     outbox,
     pipelines,
     planning,
     runs,
-    subjects,
     task_runs,
 )
 from retrofill_core.store import tables as t
@@ -88,9 +88,9 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", lambda conn: attempts.to_be_ended(conn, [1, 2, 9])),
         ("a", lambda conn: backfills.progress(conn, "b1")),
         ("a", lambda conn: (backfills.run_counts(conn, "b1"), runs.count_unfinished(conn))),
-        ("a", lambda conn: subjects.backfill_facts(conn, ["b1", "b2"])),
+        ("a", lambda conn: deadlines.backfill_facts(conn, ["b1", "b2"])),
         ("a", lambda conn: end(conn, 2, state=RunState.FAILED)),
-        ("a", lambda conn: (failures.count_failed(conn, "b1"), backfills.progress(conn, "b1"))),
+        ("a", lambda conn: (conditions.count_failed(conn, "b1"), backfills.progress(conn, "b1"))),
         ("a", lambda conn: planning.history(conn, 1, plan_of(9).intervals)),
         ("a", lambda conn: arming.last_runtimes(conn, 1, 5)),
         ("a", lambda conn: backfills.move(conn, "b1", BackfillState.CANCELLING, "running", {"cancel_cause": "user"})),
@@ -132,7 +132,7 @@ def test_a_failure_that_was_read_before_a_resume_and_committed_after_it_counts(b
     """
 
     def resume(conn: Any) -> bool:
-        values = {"resumed_at": NOW + DAY, "failed_before": failures.count_failed(conn, "b1")}
+        values = {"resumed_at": NOW + DAY, "failed_before": conditions.count_failed(conn, "b1")}
         return backfills.move(conn, "b1", BackfillState.RUNNING, "paused", values)
 
     said = both.play(

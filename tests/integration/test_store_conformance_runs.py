@@ -38,7 +38,7 @@ from retrofill_core.store import (
     attempts,
     backfills,
     claims,
-    failures,
+    conditions,
     launches,
     planning,
     retries,
@@ -145,7 +145,7 @@ def test_a_failed_run_is_replaced_and_counts_no_more(both: Both) -> None:
     def facts(conn: Any) -> Any:
         day = (START, START + DAY)
         return [
-            failures.count_failed(conn, "b1"),
+            conditions.count_failed(conn, "b1"),
             backfills.progress(conn, "b1"),
             backfills.run_counts(conn, "b1"),
             run_cancels.starting_within(conn, "b1", [day], 9),

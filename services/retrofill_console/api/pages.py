@@ -40,8 +40,8 @@ from retrofill_tools.client.backfills import (
 )
 from retrofill_tools.client.connect import explain_kafka, explain_postgres
 from retrofill_tools.client.deadlines import Callback, Deadline, find_callbacks, find_deadlines
+from retrofill_tools.client.grid import grid_of_backfill
 from retrofill_tools.client.hosts import Host, Pool, find_hosts, find_pools
-from retrofill_tools.client.intervals import grid_of_backfill
 from retrofill_tools.client.pipelines import (
     PipelineSummary,
     applied_pipelines,

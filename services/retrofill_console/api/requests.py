@@ -34,7 +34,7 @@ from retrofill_core.domain.run import CANCELLABLE, RunState
 from retrofill_core.domain.schedule import range_bound
 from retrofill_tools.client.backfills import find_backfill
 from retrofill_tools.client.dead_letters import Letter, find_letter, newest, origin_of, republish
-from retrofill_tools.client.intervals import grid_of_plan
+from retrofill_tools.client.grid import grid_of_plan
 from retrofill_tools.client.kafka import ask, reading_topics
 from retrofill_tools.client.previews import Preview, look_ahead
 from retrofill_tools.client.requests import command_of, request_as_json, requested_again

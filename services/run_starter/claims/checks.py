@@ -16,7 +16,7 @@ from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.batch_size import next_size
-from retrofill_core.store import backfills, durations, hosts
+from retrofill_core.store import backfills, hosts, progress
 from retrofill_core.store import claims as store
 from retrofill_core.store.giving_way import Rank
 from retrofill_core.store.rows import Backfill
@@ -322,7 +322,7 @@ def batch_sizes(tx: Transaction, launching: Launching, backfills: Sequence[Backf
     if adapting:
         # With the code of the next attempt: what another one took says nothing about it.
         definitions = launching.definitions_now(tx, adapting)
-        history = durations.recent(tx.conn, {row.pipeline_no for row in adapting})
+        history = progress.last_attempts(tx.conn, {row.pipeline_no for row in adapting})
         for row in adapting:
             definition = definitions[row.id].in_batches_of(row.batch_size)
             sizes[row.id] = next_size(definition, history[row.pipeline_no]).runs

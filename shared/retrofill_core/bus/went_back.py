@@ -24,12 +24,14 @@ from retrofill_core.store.history import (
     SPAN,
     WHAT_TO_DO,
     PostgresWentBack,
+    RelayRow,
     begin_generation,
     compare_history,
     generation_of,
     lock_generation,
+    read_relays,
+    relays,
 )
-from retrofill_core.store.relays import RelayRow, read_relays, relays
 
 log = get_log(__name__)
 

@@ -31,7 +31,7 @@ from sqlalchemy import (
 from retrofill.states import ATTEMPT_MACHINE, LIVE, AttemptOutcome, AttemptState
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.failures import failed_since_resume
+from retrofill_core.store.conditions import failed_since_resume
 from retrofill_core.store.giving_way import GIVES_WAY
 from retrofill_core.store.rows import Attempt, columns_of
 from retrofill_core.store.sql import Arrays, constant, in_state, one_of

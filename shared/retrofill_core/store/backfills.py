@@ -30,7 +30,7 @@ from sqlalchemy import (
 
 from retrofill_core.domain.backfill import ACTIVE, MACHINE, BackfillState, Budget, OnRunFailure, Spent, used_up
 from retrofill_core.domain.run import GOING, RunState
-from retrofill_core.store.failures import count_failed, failed_since_resume, has_failed
+from retrofill_core.store.conditions import count_failed, failed_since_resume, has_failed
 from retrofill_core.store.progress import Announced, costs
 from retrofill_core.store.rows import Backfill, Planned, columns_of
 from retrofill_core.store.sql import constant, database_now, in_state, one_of

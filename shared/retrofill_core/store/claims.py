@@ -37,7 +37,7 @@ from sqlalchemy import (
 from retrofill.sdk.names import DEFAULT_POOL
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.failures import failed_since_resume
+from retrofill_core.store.conditions import failed_since_resume
 from retrofill_core.store.giving_way import defined, last_served, live_attempt, number_live
 from retrofill_core.store.rows import Run, columns_of, present
 from retrofill_core.store.runs import COLUMNS, anything_to_publish, due_to_publish, waiting_to_publish

@@ -32,7 +32,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.failures import failed_since_resume
+from retrofill_core.store.conditions import failed_since_resume
 from retrofill_core.store.sql import constant, in_state
 from retrofill_core.store.tables import attempt, backfill, host, pipeline, run, seat, seat_wait
 

@@ -1,4 +1,4 @@
-"""Identity and timeline of the Postgres server, and generations: what each new timeline begins.
+"""Identity and timeline of the Postgres server, generations, which each new timeline begins, and the relays' positions.
 
 Epochs and ids of a generation start at its number times ``SPAN``. So what a lost commit of an
 earlier timeline has given out is never given out again
@@ -10,7 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import psycopg
-from sqlalchemy import Connection, text
+from psycopg import sql
+from sqlalchemy import Connection, select, text
+
+from retrofill_core.contract.topics import SERVICES
+from retrofill_core.store.tables import SCHEMA, SERVICE_TABLES
 
 # Each promotion and each point-in-time restore begins a timeline. The name of the current WAL file
 # shows it at once, pg_control_checkpoint() only after the next checkpoint. Any role reads both.
@@ -95,3 +99,32 @@ def lock_generation(conn: psycopg.Connection) -> bool:
 def begin_generation(conn: psycopg.Connection, generation: int) -> None:
     """Move epochs and ids to ``generation``, and record the timeline. The caller commits."""
     conn.execute("SELECT retrofill.begin_generation(%s)", [generation])
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRow:
+    """A relay's epoch and the number of its last batch."""
+
+    epoch: int
+    batch: int
+
+
+def relays(conn: Connection) -> dict[str, RelayRow]:
+    """Relays by service name."""
+    found = {}
+    for name, service in SERVICES.items():
+        relay = SERVICE_TABLES[service.package].relay
+        row = conn.execute(select(relay.c.epoch, relay.c.batch)).one()
+        found[name] = RelayRow(row.epoch, row.batch)
+    return found
+
+
+def read_relays(conn: psycopg.Connection) -> dict[str, RelayRow]:
+    """The same on a connection that no engine has yet."""
+    found = {}
+    for name, service in SERVICES.items():
+        table = sql.Identifier(SCHEMA, SERVICE_TABLES[service.package].relay.name)
+        row = conn.execute(sql.SQL("SELECT epoch, batch FROM {}").format(table)).fetchone()
+        assert row is not None, "init inserts it"
+        found[name] = RelayRow(*row)
+    return found

@@ -32,7 +32,7 @@ from retrofill_core.domain.planning import (
 )
 from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings
-from retrofill_core.store import overlaps
+from retrofill_core.store import conditions
 from retrofill_core.store.pipelines import StoredPipeline
 from retrofill_core.store.sql import CHUNK, Arrays, database_now
 from retrofill_core.store.tables import Moment, backfill, backfill_interval, run
@@ -161,10 +161,10 @@ def overlapping(conn: Connection, pipeline_no: int, intervals: Intervals) -> lis
 
 def history(conn: Connection, pipeline_no: int, intervals: Intervals) -> History:
     """Active backfills with one of ``intervals``, and the runs that decide on reprocessing."""
-    near = overlaps.overlaps(run, pipeline_no, _PARTS.c.first, _PARTS.c.last)
+    near = conditions.overlaps(run, pipeline_no, _PARTS.c.first, _PARTS.c.last)
     parts = _PARTS.values(first=(first for first, _ in intervals.parts), last=(last for _, last in intervals.parts))
-    statement = overlaps.finished().select_from(_PARTS.table.join(run, near))
-    return History(overlapping(conn, pipeline_no, intervals), overlaps.read(conn, statement, parts))
+    statement = conditions.finished().select_from(_PARTS.table.join(run, near))
+    return History(overlapping(conn, pipeline_no, intervals), conditions.read_finished(conn, statement, parts))
 
 
 def _multirange(intervals: Intervals) -> MultiRange[datetime]:

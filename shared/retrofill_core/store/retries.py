@@ -28,8 +28,8 @@ from retrofill_core.domain.coverage import covers, latest
 from retrofill_core.domain.deadline import DeadlineState
 from retrofill_core.domain.planning import Intervals
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import overlaps
-from retrofill_core.store.failures import has_failed
+from retrofill_core.store import conditions
+from retrofill_core.store.conditions import has_failed
 from retrofill_core.store.sql import Arrays, constant, in_state, one_of
 from retrofill_core.store.tables import Moment, deadline, run
 
@@ -131,9 +131,9 @@ _mine = run.alias("mine")
 _NOT_DONE = select(_mine.c.interval_start, _mine.c.interval_end).where(_left(_mine)).order_by(_mine.c.interval_start)
 # What other backfills have done in these intervals since.
 _SINCE = (
-    overlaps.finished()
+    conditions.finished()
     .select_from(
-        _mine.join(run, overlaps.overlaps(run, _mine.c.pipeline_no, _mine.c.interval_start, _mine.c.interval_end))
+        _mine.join(run, conditions.overlaps(run, _mine.c.pipeline_no, _mine.c.interval_start, _mine.c.interval_end))
     )
     .where(_left(_mine), run.c.id > _mine.c.id, run.c.backfill_id != _mine.c.backfill_id)
 )
@@ -146,7 +146,7 @@ def not_done(conn: Connection, backfill_id: str) -> Intervals:
     """
     given = {"backfill": backfill_id}
     left = [tuple(row) for row in conn.execute(_NOT_DONE, given)]
-    since = latest(overlaps.read(conn, _SINCE, given)) if left else []
+    since = latest(conditions.read_finished(conn, _SINCE, given)) if left else []
     starts, ends = [start for start, _ in left], [end for _, end in left]
     done = [cover.succeeded for cover in covers(starts, ends, since)]
     return Intervals(*([at for at, over in zip(each, done, strict=True) if not over] for each in (starts, ends)))

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.overlaps import counts
+from retrofill_core.store.conditions import counts
 from retrofill_core.store.sql import in_state, one_of
 from retrofill_core.store.tables import Moment, pipeline, run, table_place
 

@@ -22,7 +22,7 @@ from retrofill_core.domain.run import RunState
 from retrofill_core.domain.schedule import range_bound
 from retrofill_core.domain.undo import is_replaced, undo_of
 from retrofill_core.store import planning
-from retrofill_core.store.overlaps import counts, overlaps
+from retrofill_core.store.conditions import counts, overlaps
 from retrofill_core.store.pipelines import StoredPipeline
 from retrofill_core.store.sql import in_state, one_of
 from retrofill_core.store.tables import backfill, run

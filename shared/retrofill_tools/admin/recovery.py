@@ -27,9 +27,8 @@ from retrofill_core.contract.topics import ANY, PLANNER, RUN_STARTER, SERVICES, 
 from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings
 from retrofill_core.store import recovery as store
-from retrofill_core.store.history import SPAN, Timeline, generation_of, read_history
+from retrofill_core.store.history import SPAN, Timeline, generation_of, read_history, relays
 from retrofill_core.store.outbox import Outgoing, Stored, unpack_headers
-from retrofill_core.store.relays import relays
 from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import installation
 

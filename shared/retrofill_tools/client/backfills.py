@@ -19,9 +19,8 @@ from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import MACHINE, RunState
 from retrofill_core.store import backfills, rows
 from retrofill_core.store.backfills import run_counts
-from retrofill_core.store.durations import recent
 from retrofill_core.store.pipelines import codes, limit
-from retrofill_core.store.progress import costs, counts, estimates
+from retrofill_core.store.progress import costs, counts, estimates, last_attempts
 from retrofill_core.store.rows import columns_of
 from retrofill_core.store.sql import database_now, in_state
 from retrofill_core.store.tables import attempt, backfill, backfill_interval, backfill_request, host, run, seat
@@ -366,7 +365,7 @@ def _batch_now(conn: Connection, of: Backfill) -> Size | None:
     definition, no = PipelineDefinition.model_validate(of.definition.data), of.pipeline_no
     if of.code_follows:
         definition = definition.model_copy(update={"code": codes(conn, [no]).get(no, definition.code)})
-    return next_size(definition.in_batches_of(of.batch_size), recent(conn, [no])[no])
+    return next_size(definition.in_batches_of(of.batch_size), last_attempts(conn, [no])[no])
 
 
 def unreadable(of: Backfill) -> str | None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, exists, func, select, union_all
 
 from retrofill.errors import head_of
 from retrofill.states import AttemptMode, TaskState
-from retrofill_core.store.failures import has_failed
+from retrofill_core.store.conditions import has_failed
 from retrofill_core.store.run_cancels import ASKED
 from retrofill_core.store.tables import attempt, backfill, run, run_cancel, task_run
 from retrofill_tools.client.attempts import Attempt, find_attempts

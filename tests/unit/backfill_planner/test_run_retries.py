@@ -21,7 +21,7 @@ from retrofill_core.domain.deadline import Arming, DeadlineAlert, DeadlineState
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import backfills
 from retrofill_core.store import tables as t
-from retrofill_core.store.failures import count_failed
+from retrofill_core.store.conditions import count_failed
 from retrofill_core.store.sql import database_now
 
 PARTITIONS = 4

@@ -9,8 +9,8 @@ from tests.support.rows import a_deadline
 
 from deadline_watcher.verdicts import callback, digest, in_digest, missed, recovered
 from retrofill_core.contract.base import decode
+from retrofill_core.store.deadlines import BackfillFacts
 from retrofill_core.store.digests import Window
-from retrofill_core.store.subjects import BackfillFacts
 
 MAX_BYTES = 900_000
 AT = datetime(2024, 3, 1, 23, 30, tzinfo=UTC)

@@ -17,7 +17,7 @@ from tests.support.definitions import alert, daily
 from retrofill.sdk.names import MAX_BATCH
 from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.domain.batch_size import STEP, Past, fit, next_size, target_seconds
-from retrofill_core.store.durations import RECENT
+from retrofill_core.store.progress import PAST_ATTEMPTS
 
 TARGET = 600.0
 RANGE = daily(batch_size=MAX_BATCH, batch_target_seconds=TARGET, batch_mode="range")
@@ -120,7 +120,7 @@ def test_only_attempts_with_the_same_code_in_the_same_mode_count() -> None:
             outcome=st.sampled_from(AttemptOutcome),
             complete=st.booleans(),
         ),
-        max_size=RECENT,
+        max_size=PAST_ATTEMPTS,
     ),
     limit=st.integers(1, MAX_BATCH),
 )
@@ -152,7 +152,7 @@ def test_an_outlier_changes_nothing() -> None:
     assert sizes([past(64, 3600.0), *history]) == sizes(history)
 
 
-@given(st.lists(st.tuples(st.integers(1, MAX_BATCH), st.floats(0, 1e6)), min_size=1, max_size=RECENT))
+@given(st.lists(st.tuples(st.integers(1, MAX_BATCH), st.floats(0, 1e6)), min_size=1, max_size=PAST_ATTEMPTS))
 @example([(1, 0.0)])
 @example([(1, 5.0), (1, 7.0)])
 def test_a_line_never_falls_and_never_begins_below_zero(points: list[tuple[int, float]]) -> None:
@@ -172,7 +172,7 @@ def played(
     found = []
     for _ in range(attempts):
         size = sizes(history, batch_size=limit)
-        history = [past(size, seconds(size)), *history][:RECENT]
+        history = [past(size, seconds(size)), *history][:PAST_ATTEMPTS]
         found.append((size, usual(size)))
     return found
 
@@ -213,7 +213,7 @@ def test_attempts_that_suddenly_take_longer_become_smaller() -> None:
             slow[0] = 5.0
         size = sizes(history)
         seconds = (1 + slow[0]) * (10 + 0.5 * size)
-        history = [past(size, seconds), *history][:RECENT]
+        history = [past(size, seconds), *history][:PAST_ATTEMPTS]
         found.append(seconds)
     assert found[19] == pytest.approx(TARGET, rel=0.1)
     assert found[20] > 5 * TARGET

@@ -19,10 +19,9 @@ from retrofill_core.store import (
     backfills,
     callbacks,
     claims,
+    conditions,
     deadlines,
     digests,
-    durations,
-    failures,
     giving_way,
     hosts,
     launches,
@@ -35,7 +34,6 @@ from retrofill_core.store import (
     run_cancels,
     runs,
     sql,
-    subjects,
     task_runs,
     write_locks,
 )
@@ -124,7 +122,7 @@ HOT = {
     "costs": lambda conn: progress.costs(conn, ["b"]),
     "progress announced": lambda conn: progress.put(conn, [{"backfill_id": "b", "sequence": 1, "runs": {}}]),
     "progress announced again": lambda conn: progress.put(conn, [{"backfill_id": "b", "sequence": 2, "runs": {}}]),
-    "durations": lambda conn: durations.recent(conn, [1]),
+    "durations": lambda conn: progress.last_attempts(conn, [1]),
     "queued runs": lambda conn: claims.next_queued(conn, {"b": 1}),
     "anything staged": lambda conn: claims.to_publish(conn, {"b": 1}),
     "staged runs": lambda conn: claims.staged(conn, {"b": (1, 1)}, [2]),
@@ -139,7 +137,7 @@ HOT = {
     "to be decided": lambda conn: backfills.to_be_decided(conn, ["b"]),
     "progress": lambda conn: backfills.progress(conn, "b"),
     "counts": lambda conn: backfills.run_counts(conn, "b"),
-    "failures": lambda conn: failures.count_failed(conn, "b"),
+    "failures": lambda conn: conditions.count_failed(conn, "b"),
     "outbox filled": lambda conn: outbox.insert_rows(conn, OWN, [OUT]),
     "outbox": lambda conn: outbox.take(conn, OWN, 1, 1, ["t"]),
     "deadlines armed": lambda conn: insert_deadlines(conn, "b", "p", ALERT, SUBJECTS, 1),
@@ -181,8 +179,8 @@ HOT = {
     "callbacks lapsed": lambda conn: callbacks.lock_lapsed(conn, 0, []),
     "callback claimed": lambda conn: callbacks.claim(conn, [{"deadline_id": 1, "token": "t", "attempts": 1}], 1.0),
     "callback succeeded": lambda conn: callbacks.succeed(conn, 1, "t"),
-    "task ends": lambda conn: subjects.task_ends(conn, [(1, "t")]),
-    "facts": lambda conn: subjects.backfill_facts(conn, ["b"]),
+    "task ends": lambda conn: deadlines.task_ends(conn, [(1, "t")]),
+    "facts": lambda conn: deadlines.backfill_facts(conn, ["b"]),
 }
 
 

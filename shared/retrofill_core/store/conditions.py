@@ -1,4 +1,7 @@
-"""Conditions that find the runs whose intervals overlap others, by an index of the intervals' ranges."""
+"""Conditions on runs: which failed, defined only here, and which overlap others, by an index of the intervals' ranges.
+
+A failed run that was retried is superseded and does not count.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from sqlalchemy import (
     FromClause,
     Select,
     and_,
+    bindparam,
+    exists,
     func,
     literal,
     literal_column,
@@ -21,7 +26,32 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from retrofill_core.domain.coverage import Finished
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.sql import in_state
-from retrofill_core.store.tables import run
+from retrofill_core.store.tables import backfill, run
+
+# By another name, for statements that read other runs as well.
+_failed = run.alias("failed_run")
+
+
+def has_failed(runs: FromClause) -> ColumnElement[bool]:
+    """The run failed, and was not retried."""
+    return and_(in_state(runs, RunState.FAILED), runs.c.superseded_by.is_(None))
+
+
+def failed_since_resume(of: FromClause = backfill) -> ColumnElement[bool]:
+    """A condition on a backfill: more of its runs have failed than at the last resume, if any.
+
+    It compares counts, not times: a failure may be committed after the resume with an earlier time.
+    """
+    failed = select(_failed.c.id).where(_failed.c.backfill_id == of.c.id, has_failed(_failed))
+    return exists(failed.offset(of.c.failed_before))
+
+
+_COUNT = select(func.count()).select_from(run).where(run.c.backfill_id == bindparam("backfill"), has_failed(run))
+
+
+def count_failed(conn: Connection, backfill_id: str) -> int:
+    """Number of failed runs, which a resume or change stores as accepted."""
+    return conn.execute(_COUNT, {"backfill": backfill_id}).scalar_one()
 
 
 def counts(of: FromClause) -> ColumnElement[bool]:
@@ -55,7 +85,7 @@ def finished() -> Select[Any]:
     )
 
 
-def read(conn: Connection, statement: Select[Any], values: dict[str, Any]) -> list[Finished]:
-    """What such a statement finds."""
+def read_finished(conn: Connection, statement: Select[Any], values: dict[str, Any]) -> list[Finished]:
+    """The rows of a statement that selects ``finished()``."""
     # With one object for each state: there may be as many rows as a request may have runs.
     return [Finished(id, start, end, RunState(state)) for id, start, end, state in conn.execute(statement, values)]
