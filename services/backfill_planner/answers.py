@@ -25,7 +25,7 @@ from retrofill_core.contract.backfills import (
     BackfillUndoRequested,
 )
 from retrofill_core.contract.base import REGISTRY
-from retrofill_core.contract.states import BackfillStateChanged
+from retrofill_core.contract.runs import BackfillStateChanged
 from retrofill_core.contract.topics import Topic, partition_of
 from retrofill_core.deadlines import Armer, Subject
 from retrofill_core.domain.backfill import BackfillState, Publish

@@ -1,16 +1,28 @@
-"""Requests to change an active backfill."""
+"""Requests to change an active backfill, and commands about single runs: cancels and retries.
+
+A run is cancelled by the run-starter, unless its output is accepted before. A retry replaces each run with a new one, which
+the run-starter starts like any other.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
 from typing import Any, get_args
+from zoneinfo import ZoneInfo
+
+from pydantic import ValidationError
 
 from backfill_planner.decide import Approved, Command, Enter, Refuse, Unchanged, answer_command, nothing_to_do
 from backfill_planner.progress import move
-from backfill_planner.run_commands import cancel_runs, retry_runs
+from retrofill.system.crash import crash_point
 from retrofill_core.bus.handler import Received
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import (
+    CANCELLING,
+    MAX_LISTED,
     BackfillApproved,
     BackfillCancelled,
     BackfillCancelling,
@@ -22,16 +34,27 @@ from retrofill_core.contract.backfills import (
     BackfillPublishRequested,
     BackfillResumed,
     BackfillResumeRequested,
+    RunCancelAccepted,
     RunCancelRequested,
     RunRetryRequested,
+    RunsRetried,
 )
 from retrofill_core.contract.base import REGISTRY, Message
 from retrofill_core.contract.topics import Topic
+from retrofill_core.deadlines import Armer, Subject, resolve
 from retrofill_core.domain.backfill import BackfillState, Budget, CancelCause
-from retrofill_core.store import backfills, pipelines
+from retrofill_core.domain.deadline import AT_PLANNING, DeadlineAlert, alerts_counting_from, arm_planned
+from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.run import CANCELLABLE, RunState
+from retrofill_core.domain.schedule import range_bound
+from retrofill_core.store import backfills, pipelines, retries
+from retrofill_core.store import run_cancels as store
 from retrofill_core.store.backfills import Outcome
 from retrofill_core.store.conditions import count_failed
+from retrofill_core.store.retries import NewRun
 from retrofill_core.store.rows import Planned
+from retrofill_core.store.run_cancels import Found, starting_within
+from retrofill_core.store.sql import CHUNK, database_now
 from retrofill_core.store.transition import FromNow
 
 S = BackfillState
@@ -145,3 +168,206 @@ def _values(
         accepted = {"resumed_at": FromNow(), "failed_before": count_failed(tx.conn, row.id)}
         return {**accepted, **backfills.budget_columns(budget)}
     return {"cancel_cause": str(CancelCause.USER)} if to == S.CANCELLING else {}
+
+
+# Most runs that one command names: its reply lists them, in less than half a megabyte.
+MAX_RUNS = 10_000
+
+
+@dataclass(frozen=True)
+class CancelRuns:
+    """Cancel these runs. ``left``: how many others were named and stay as they are, as the reply says it."""
+
+    runs: tuple[Found, ...]
+    left: Mapping[str, int]
+
+
+def decide_cancels(names: Sequence[str], found: Sequence[Found]) -> CancelRuns | Refuse:
+    """Decide on a command for a running or paused backfill.
+
+    ``names``: its parts as the user wrote them; ``found``: the runs of each, by its number from 1.
+    """
+    if not names:
+        return Refuse("it names no run: give intervals (logical dates) or run_ids")
+    if len(found) > MAX_RUNS:
+        return Refuse(f"it names more than {MAX_RUNS:,} runs: name fewer at a time, or cancel the whole backfill")
+    refused = refusal(list(unknown(names, found)), "no run was cancelled")
+    if refused is not None:
+        return refused
+    once = {each.run_id: each for each in found}
+    why = {id: _why_left(each) for id, each in once.items()}
+    return CancelRuns(tuple(once[id] for id in once if why[id] is None), Counter(filter(None, why.values())))
+
+
+def _why_left(found: Found) -> str | None:
+    """The state in which a run is left as it is; ``None``: it is to be cancelled."""
+    if found.state not in CANCELLABLE:
+        return found.state
+    return CANCELLING if found.asked else None
+
+
+def refusal(problems: Sequence[str], nothing: str) -> Refuse | None:
+    """The refusal of a command that names runs, if there is a problem; ``nothing``: what was not done."""
+    if not problems:
+        return None
+    more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+    return Refuse(f"{problems[0]}{more}; {nothing}")
+
+
+def named(found: Found, zone: str) -> str:
+    """The run as replies name it."""
+    return f"run {found.run_id} of {found.interval_start.astimezone(ZoneInfo(zone)).isoformat()}"
+
+
+def unknown(names: Sequence[str], found: Sequence[Found]) -> Iterator[str]:
+    """The parts of a command that name no run."""
+    there = {each.number for each in found}
+    for number, name in enumerate(names, start=1):
+        if number not in there:
+            yield f"the backfill has no run of {name}: 'retrofill runs list' shows its runs"
+
+
+def cancel_runs(
+    tx: Transaction, row: Planned, command: RunCancelRequested, ce_id: str | None
+) -> RunCancelAccepted | Refuse:
+    """Record the cancels that are possible. ``row``: the backfill, locked."""
+    decision = _cancels(tx, row, command)
+    if isinstance(decision, Refuse):
+        return decision
+    ids = tuple(each.run_id for each in decision.runs)
+    store.insert_all(tx.conn, row.id, ids, ce_id)
+    crash_point("run-cancel:written")
+    intervals = tuple(each.interval_start for each in decision.runs)
+    return RunCancelAccepted(
+        backfill_id=row.id, pipeline=row.pipeline, run_ids=ids, intervals=intervals, left=dict(decision.left)
+    )
+
+
+def _cancels(tx: Transaction, row: Planned, command: RunCancelRequested) -> CancelRuns | Refuse:
+    if row.state == S.CANCELLING:
+        return Refuse("the backfill is cancelling: all its runs are being cancelled")
+    if row.state not in (S.RUNNING, S.PAUSED):
+        return nothing_to_do(row.state, "cancel")
+    definition: Mapping[str, str] = row.definition
+    zone = definition.get("timezone", "UTC")
+    try:
+        windows = days(command.intervals, zone)
+    except ValueError as e:
+        return Refuse(f"{e}; no run was cancelled")
+    # Runs change states while this is decided: the run-starter decides again, from the rows.
+    by_start = store.starting_within(tx.conn, row.id, windows, MAX_RUNS + 1) if windows else []
+    by_id = store.with_ids(tx.conn, row.id, command.run_ids, after=len(windows)) if command.run_ids else []
+    names = [*(each.isoformat() for each in command.intervals), *(f"id {each}" for each in command.run_ids)]
+    return decide_cancels(names, [*by_start, *by_id])
+
+
+def days(bounds: Iterable[date | datetime], zone: str) -> list[tuple[datetime, datetime]]:
+    """The moments that logical dates name, as closed ranges. Raises ``ValueError``."""
+    return [(range_bound(each, zone, end=False), range_bound(each, zone, end=True)) for each in bounds]
+
+
+# At most this many deadlines of replaced runs are announced to the watcher; it voids the others when they are due.
+MAX_HINTS = 1000
+
+
+@dataclass(frozen=True)
+class RetryRuns:
+    """Retry the runs with these ids; ``None``: all that failed."""
+
+    ids: frozenset[int] | None
+
+
+def decide_retries(names: Sequence[str], found: Sequence[Found], zone: str) -> RetryRuns | Refuse:
+    """Decide on a command that names runs of a running or paused backfill, or one in review.
+
+    ``names``: its parts as the user wrote them; ``found``: the runs of each, by its number from 1.
+    """
+    if len(found) > MAX_LISTED:
+        return Refuse(f"it names more than {MAX_LISTED:,} runs: name fewer, or retry all failed runs")
+    refused = refusal(list(_problems(names, found, zone)), "no run was retried")
+    return refused or RetryRuns(frozenset(each.run_id for each in found))
+
+
+def _problems(names: Sequence[str], found: Sequence[Found], zone: str) -> Iterator[str]:
+    yield from unknown(names, found)
+    for each in found:
+        run = named(each, zone)
+        if each.state == RunState.CANCELLED:
+            yield f"{run} is cancelled: request its interval again once the backfill has ended"
+        elif each.state != RunState.FAILED:
+            yield f"{run} is {each.state}: only failed runs are retried"
+
+
+def retry_runs(tx: Transaction, row: Planned, command: RunRetryRequested, partitions: int) -> RunsRetried | Refuse:
+    """Replace the runs, if all of them may be retried. ``row``: the backfill, locked."""
+    decision = _retries(tx, row, command)
+    if isinstance(decision, Refuse):
+        return decision
+    try:
+        alerts = PipelineDefinition.model_validate(row.definition).deadlines
+    except ValidationError:
+        return Refuse("a newer release planned the backfill: upgrade the backfill-planner to retry its runs")
+    count, new = _replace(tx, row, decision, alerts_counting_from(alerts, *AT_PLANNING), partitions)
+    # Which of the failures were accepted is not known, so those that were count as replaced first:
+    # as long as one is left that may not have been, the backfill is paused or cancelled over it.
+    backfills.change(tx.conn, row.id, {"failed_before": max(0, row.failed_before - count)})
+    if row.state == S.IN_REVIEW:
+        # It runs again until the new runs have ended or staged their output as well.
+        move(tx, row, S.RUNNING, {"staged_at": None})
+    crash_point("run-retry:written")
+    listed = new if count <= MAX_LISTED else []
+    return RunsRetried(
+        backfill_id=row.id,
+        pipeline=row.pipeline,
+        runs=count,
+        run_ids=tuple(each.id for each in listed),
+        intervals=tuple(each.interval_start for each in listed),
+    )
+
+
+def _retries(tx: Transaction, row: Planned, command: RunRetryRequested) -> RetryRuns | Refuse:
+    if row.state == S.CANCELLING:
+        return Refuse(f"the backfill is cancelling: once it has ended, use 'retrofill backfill retry {row.id}'")
+    if row.state not in (S.RUNNING, S.PAUSED, S.IN_REVIEW):
+        return Refuse(f"the backfill is {row.state}: 'retrofill backfill retry {row.id}' requests a new one")
+    if command.all_failed == bool(command.intervals):
+        return Refuse("it must name runs: give either intervals (logical dates) or all_failed")
+    if command.all_failed:
+        failed = count_failed(tx.conn, row.id)
+        return RetryRuns(None) if failed else Refuse("none of its runs is failed: there is nothing to retry")
+    zone = row.definition.get("timezone", "UTC")
+    try:
+        windows = days(command.intervals, zone)
+    except ValueError as e:
+        return Refuse(f"{e}; no run was retried")
+    found = starting_within(tx.conn, row.id, windows, MAX_LISTED + 1)
+    return decide_retries([each.isoformat() for each in command.intervals], found, zone)
+
+
+def _replace(
+    tx: Transaction, row: Planned, decision: RetryRuns, alerts: Sequence[DeadlineAlert], partitions: int
+) -> tuple[int, list[NewRun]]:
+    """Replace the runs, ``CHUNK`` of them per statement, and arm the deadlines of the new ones.
+
+    Returns their number, and the first ``MAX_LISTED`` of them or some more.
+    """
+    now = database_now(tx.conn)
+    armer = Armer(tx, row.id, row.pipeline, partitions, now)
+    new: list[NewRun] = []
+    count, last = 0, -1
+    left = MAX_HINTS
+    while True:
+        # Of the runs that fail meanwhile, only later ones are retried as well.
+        chunk = retries.failed(tx.conn, row.id, decision.ids, after=last, most=CHUNK)
+        if not chunk:
+            return count, new
+        # What a retry stages was not part of the reviews until now.
+        made = retries.replace(tx.conn, chunk, now, row.approved or 0)
+        for alert in alerts:
+            armer.arm(alert, [Subject(each.id, arm_planned(alert, each.interval_start, now)) for each in made])
+        open_ones = retries.armed_deadlines(tx.conn, [each.replaces for each in made], left) if left else []
+        resolve(tx, open_ones)
+        left -= len(open_ones)
+        count, last = count + len(made), made[-1].position
+        if len(new) <= MAX_LISTED:
+            new += made

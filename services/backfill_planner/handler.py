@@ -13,8 +13,7 @@ from backfill_planner.admission import Admission, PipelinesBarrier
 from backfill_planner.answers import Request
 from backfill_planner.progress import EVERY_SECONDS as PROGRESS_SECONDS
 from backfill_planner.progress import PROGRESS, Announcer
-from backfill_planner.requests import KnownIntervals, TimedOut, answer_request
-from backfill_planner.undo import answer_undo
+from backfill_planner.requests import KnownIntervals, TimedOut, answer_request, answer_undo
 from retrofill_core.bus.faults import Conflict, Poison
 from retrofill_core.bus.handler import ALL_ACTIVE, EVERY_SECONDS, Handler, Hold, Received, check_all_active
 from retrofill_core.bus.service import Context

@@ -14,8 +14,8 @@ from typing import Any
 from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import BackfillProgress
-from retrofill_core.contract.fields import Cost
-from retrofill_core.contract.states import BackfillStateChanged
+from retrofill_core.contract.base import Cost
+from retrofill_core.contract.runs import BackfillStateChanged
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import BackfillState, Spent, used_up
 from retrofill_core.domain.estimate import Estimate

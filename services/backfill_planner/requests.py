@@ -1,5 +1,6 @@
-"""Requests for backfills: the data intervals that each asks for, its plan, and what is done if planning it exceeds
-Postgres's transaction timeout.
+"""Requests for backfills, and to undo them: the data intervals that each asks for, and its plan.
+
+Also what is done if planning it exceeds Postgres's transaction timeout.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from sqlalchemy.exc import DBAPIError
 from backfill_planner.answers import Draft, Request, answer
 from retrofill_core.bus.faults import STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.contract.backfills import BackfillRequested
+from retrofill_core.contract.backfills import BackfillRequested, BackfillUndoRequested
+from retrofill_core.domain.backfill import ReprocessBehavior
 from retrofill_core.domain.deadline import AT_PLANNING, OF_BACKFILL, alerts_counting_from, finish_by
 from retrofill_core.domain.planning import Intervals, Reason, Rejection, find_intervals, unknown_pipeline
 from retrofill_core.settings import Settings
 from retrofill_core.store import backfills, pipelines, planning
 from retrofill_core.store.backfills import Outcome
 from retrofill_core.store.pipelines import StoredPipeline
+from retrofill_core.store.undo import Undone, plan_undo, stored_undo
 
 IDLE_IN_TRANSACTION_TIMEOUT = "25P03"
 TIMEOUTS = (STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT, IDLE_IN_TRANSACTION_TIMEOUT)
@@ -162,3 +165,41 @@ def _of_backfill(body: BackfillRequested) -> dict[str, Any]:
         "code_follows": body.latest_code,
         **backfills.budget_columns(body.budget),
     }
+
+
+def answer_undo(
+    tx: Transaction,
+    request: Request[BackfillUndoRequested],
+    known: Mapping[str, Outcome],
+    undone: Undone | None,
+    settings: Settings,
+    partitions: int,
+) -> Outcome:
+    """Plan one undo, or repeat its recorded reply. An undo is a backfill too, whose runs publish what was replaced.
+
+    Which intervals it has and why it is refused is in ``retrofill_core.store.undo``, which dry runs share.
+    Returns the reply. ``undone``: the backfill, if it exists.
+    """
+    pipeline = None if undone is None else undone.pipeline
+    return answer(tx, request, known, pipeline, lambda: _undo_draft(tx.conn, request, undone, settings), partitions)
+
+
+def _undo_draft(
+    conn: Connection, request: Request[BackfillUndoRequested], undone: Undone | None, settings: Settings
+) -> Draft | Rejection:
+    body = request.body
+    stored = None if undone is None else stored_undo(undone)
+    made = plan_undo(conn, body, undone, stored, settings.max_plan_runs)
+    if isinstance(made, Rejection):
+        return made
+    if (rejection := too_slow(len(made.skipped), request.timed_out)) is not None:
+        return rejection
+    assert undone is not None and stored is not None  # there is a plan
+    behavior = str(ReprocessBehavior.COMPLETED)
+    return Draft(
+        stored,
+        made,
+        max_active_runs=body.max_active_runs or undone.max_active_runs,
+        columns={"undoes": undone.id, "reprocess_behavior": behavior, "run_backwards": False, "conf": {}},
+        undoes=undone.id,
+    )

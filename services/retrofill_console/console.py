@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine
 from starlette.concurrency import run_in_threadpool
 
-from retrofill_console.live.hub import Hub
+from retrofill_console.live import Hub
 from retrofill_core.settings import Settings
 from retrofill_core.store.engine import make_engine
 from retrofill_tools.client.connect import snapshot

@@ -28,11 +28,11 @@ from retrofill.masking import configure_masking
 from retrofill_console.answers import answer, handlers
 from retrofill_console.api.routes import routes
 from retrofill_console.console import Console, make_console
-from retrofill_console.live.reader import LiveReader
+from retrofill_console.live import LiveReader
 from retrofill_console.login import API, Guard, Login
 from retrofill_core.contract.topics import CONSOLE
-from retrofill_core.ready import write_ready
 from retrofill_core.settings import Settings, WrongSetting, read_settings
+from retrofill_core.startup import write_ready
 
 STATIC = Path(__file__).parent / "static"
 log = get_log(__name__)

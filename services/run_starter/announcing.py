@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.contract.runs import RunPublishing
-from retrofill_core.contract.states import IntervalStateChanged, interval_key
+from retrofill_core.contract.runs import IntervalStateChanged, RunPublishing, interval_key
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.rows import Run

@@ -26,7 +26,7 @@ from pydantic_settings import NoDecode
 
 from retrofill.masking import masked_conf, masked_remote
 from retrofill.sdk.names import DEFAULT_POOL, check_name
-from retrofill_core.domain.environment import SHA256
+from retrofill_core.domain.data import SHA256
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.setting_types import ConnectAddress, HttpAddress, StoreAddress, check_cluster
 

@@ -1,4 +1,4 @@
-"""Starts of our own processes: the command of a module, and imports without garbage collections.
+"""Starts of our own processes: the command of a module, imports without garbage collections, and the file that says one is ready.
 
 Collections take a sixth of a start, and find nothing.
 """
@@ -6,9 +6,12 @@ Collections take a sixth of a start, and find nothing.
 from __future__ import annotations
 
 import gc
+import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 def command_of(module: str, *arguments: str) -> list[str]:
@@ -28,3 +31,15 @@ def importing() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def write_ready(home: Path, name: str, url: str) -> Path:
+    """Write the file of this process, which contains its HTTP address. Returns its path, to be removed at the end."""
+    folder = home.absolute() / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.{os.getpid()}.ready"
+    draft = path.with_suffix(".part")
+    draft.write_text(json.dumps({"http": url}))
+    # Renamed: whoever finds the file finds the address in it.
+    draft.rename(path)
+    return path

@@ -20,8 +20,7 @@ from tests.support.s3 import BUCKET, S3, SECRET, s3_server
 from retrofill_core.settings import Settings
 from retrofill_core.user_code import remote_store
 from retrofill_core.user_code.archive import Archive, build
-from retrofill_core.user_code.open_store import open_store
-from retrofill_core.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable
+from retrofill_core.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable, open_store
 
 pytestmark = pytest.mark.servers
 SIZE = 4_000_000
@@ -30,7 +29,7 @@ import sys
 from pathlib import Path
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import Archive
-from retrofill_core.user_code.open_store import open_store
+from retrofill_core.user_code.store import open_store
 open_store(Settings()).put(Archive(Path(sys.argv[1]).read_bytes(), 1, 1))
 """
 UNPACK = """

@@ -17,7 +17,7 @@ from tests.support.rows import a_run
 from tests.support.servers import Servers
 from tests.support.statements import Recorded, entries_read, recorded, scanned
 
-from backfill_planner.run_commands import retry_runs
+from backfill_planner.commands import retry_runs
 from retrofill.sdk.names import MAX_BATCH
 from retrofill.states import AttemptMode
 from retrofill_core.bus.transaction import Transaction

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from retrofill.states import AttemptMode, TaskState
-from retrofill_core.contract.fields import Cost
+from retrofill_core.contract.base import Cost
 from retrofill_core.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,

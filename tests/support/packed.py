@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retrofill_core.domain.environment import PackedEnvironment
+from retrofill_core.domain.data import PackedEnvironment
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.packing import pack
 from tests.support.wheels import configured, make_wheel

@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import Request
 
 from retrofill.errors import WrongUsage
-from retrofill_core.contract.base import MAX_INT
-from retrofill_core.contract.fields import RunId
+from retrofill_core.contract.base import MAX_INT, RunId
 from retrofill_core.domain.backfill import Budget
 from retrofill_core.domain.schedule import Bound
 

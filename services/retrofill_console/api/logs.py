@@ -15,7 +15,7 @@ from retrofill.errors import NotThere, UserError
 from retrofill.states import LIVE, AttemptMode
 from retrofill_console.api.inputs import number
 from retrofill_console.console import Console
-from retrofill_console.live.hub import STREAM, message
+from retrofill_console.live import STREAM, message
 from retrofill_tools.client.attempts import Attempt, NoLog, Source, Tail, find_attempt, find_log
 from retrofill_tools.client.runs import attempts_of, find_run
 

@@ -20,7 +20,7 @@ from retrofill_console.answers import JSON, answer, failed
 from retrofill_console.api.inputs import Entry, Nothing
 from retrofill_console.api.table import ASKS, LIVE, LOG, READS, Ask, Read, document
 from retrofill_console.console import Console
-from retrofill_console.live.hub import STREAM
+from retrofill_console.live import STREAM
 from retrofill_console.login import COOKIE, KEEP_SECONDS, Login
 from retrofill_core.contract.base import Message, Undecodable, decode_object
 from retrofill_tools.client.documents import encoded

@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 from retrofill_console.answers import JSON
 from retrofill_console.api import logs, pages, requests
 from retrofill_console.api.inputs import Approval, CallbackIds, Entry, NamedRuns, Nothing, Places, Resume
-from retrofill_console.live.hub import STREAM
+from retrofill_console.live import STREAM
 from retrofill_core.contract.backfills import BackfillChangeRequested, BackfillRequested
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState

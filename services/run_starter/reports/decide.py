@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from retrofill.states import LAST_RANGE, AttemptMode, AttemptOutcome, TaskState
 from retrofill.states import TASK_RUN_MACHINE as TASK_MACHINE
-from retrofill_core.contract.fields import Cost
+from retrofill_core.contract.base import Cost
 from retrofill_core.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,

@@ -13,7 +13,7 @@ from retrofill.states import AttemptState, TaskState
 from retrofill_core.bus import metrics
 from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.contract.fields import Cost
+from retrofill_core.contract.base import Cost
 from retrofill_core.contract.runs import (
     RunAttemptLost,
     RunCancelled,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from retrofill.states import AttemptOutcome, TaskState
-from retrofill_core.contract.fields import Cost
+from retrofill_core.contract.base import Cost
 from retrofill_core.contract.runs import ErrorInfo, PublishedOutput, Report, SparkApplication
 from retrofill_core.domain.run import RunState
 from run_starter.reports.losses import Losses

@@ -32,8 +32,8 @@ from retrofill_core.bus.went_back import Guard, check_marks
 from retrofill_core.bus.worker.context import WorkerContext
 from retrofill_core.bus.worker.loop import Loop
 from retrofill_core.contract.topics import Service
-from retrofill_core.ready import write_ready
 from retrofill_core.settings import NotConfigured, Settings, WrongSetting, read_settings
+from retrofill_core.startup import write_ready
 from retrofill_core.store import outbox
 from retrofill_core.store.engine import make_engine
 from retrofill_core.store.history import PostgresWentBack

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from retrofill.sdk.names import MAX_BATCH
-from retrofill_core.contract.base import Message, Moment
-from retrofill_core.contract.fields import BackfillId, Cost, Explanation, RunId
+from retrofill_core.contract.base import BackfillId, Cost, Explanation, Message, Moment, RunId
 from retrofill_core.domain.backfill import Budget, OnRunFailure, Publish, ReprocessBehavior
 from retrofill_core.domain.data import Name
 from retrofill_core.domain.planning import Reason, SkipReason, Span

@@ -6,16 +6,18 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from retrofill_core.contract.base import Facts, Message, Moment
-from retrofill_core.contract.fields import (
+from retrofill_core.contract.base import (
     AlertName,
     BackfillId,
     CallbackId,
     DeadlineId,
     DueAt,
     Explanation,
+    Facts,
     IntervalEnd,
     IntervalStart,
+    Message,
+    Moment,
     PipelineName,
     RunId,
 )

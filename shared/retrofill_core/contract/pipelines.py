@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from retrofill_core.contract.base import Message
-from retrofill_core.contract.fields import Explanation, PipelineName
+from retrofill_core.contract.base import Explanation, Message, PipelineName
 from retrofill_core.domain.pipeline import PipelineDefinition
 
 

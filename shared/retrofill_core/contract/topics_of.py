@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from retrofill_core.contract import backfills, deadlines, pipelines, runs, states
+from retrofill_core.contract import backfills, deadlines, pipelines, runs
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
 
@@ -123,13 +123,13 @@ TRAFFIC: dict[Topic, Traffic] = {
         "The current state of each backfill: the last record of a key.",
         "the backfill's id",
         (PLANNER,),
-        (states.BackfillStateChanged,),
+        (runs.BackfillStateChanged,),
     ),
     Topic.INTERVAL_STATES: Traffic(
         "The current state of each data interval of each pipeline: the last record of a key.",
         "the pipeline's name, a slash and the start of the data interval in UTC, as in flights/2013-01-01T00:00:00+00:00",
         (RUN_STARTER,),
-        (states.IntervalStateChanged,),
+        (runs.IntervalStateChanged,),
     ),
     Topic.DEADLINES: Traffic(
         "Hints to the deadline-watcher, for internal use.",

@@ -26,9 +26,8 @@ from retrofill.sdk.tables import REDIRECTIONS
 from retrofill.sdk.texts import fields_between, outline
 from retrofill_core.domain.callback import CallbackRule, Occasion, check_rules
 from retrofill_core.domain.cron import check_schedule
-from retrofill_core.domain.data import Data, Name
+from retrofill_core.domain.data import SHA256, Data, Name, PackedEnvironment
 from retrofill_core.domain.deadline import FINISH_BY, DeadlineAlert
-from retrofill_core.domain.environment import SHA256, PackedEnvironment
 from retrofill_core.domain.schedule import Bound
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
@@ -358,3 +358,57 @@ def _pipeline_dates(pipeline: PipelineDefinition) -> tuple[datetime, datetime]:
 
 def _plain(value: date | datetime) -> str:
     return value.isoformat()
+
+
+# How far back the last tick may be: of a schedule with a day, a week, a month, a year between two, or
+# four, as for February 29, and eight around 1900.
+BACK = tuple(timedelta(days=days) for days in (1, 8, 32, 367, 4 * 367, 8 * 367))
+
+
+def schedule_changed(
+    pipeline: PipelineDefinition,
+    expected: Sequence[tuple[datetime, datetime]],
+    found: Intervals | Rejection,
+    reprocess: ReprocessBehavior,
+) -> Rejection | None:
+    """The rejection of a request for ``expected`` intervals, of which the schedule makes what was ``found``."""
+    if not expected or (isinstance(found, Rejection) and found.reason != Reason.EMPTY_RANGE):
+        return None
+    now = set() if isinstance(found, Rejection) else set(zip(found.starts, found.ends, strict=True))
+    others = [each for each in sorted(expected) if each not in now]
+    if not others:
+        return None
+    first, last = min(start for start, _ in expected), max(end for _, end in expected)
+    start, end = others[0]
+    return Rejection(
+        Reason.SCHEDULE_CHANGED,
+        f"{len(others):,} of {len(expected):,} data intervals, like {start.isoformat()} to {end.isoformat()}, are none of "
+        f"{pipeline.schedule} ({pipeline.timezone}), the schedule that {pipeline.name} has by now: request the intervals "
+        f"that it has there, 'retrofill backfill create {pipeline.name} {_range(pipeline, first, last)} "
+        f"--reprocess {reprocess}', with the options of the first request",
+    )
+
+
+def _range(pipeline: PipelineDefinition, first: datetime, last: datetime) -> str:
+    """The options for all intervals that overlap ``[first, last)``."""
+    zone = ZoneInfo(pipeline.timezone)
+    begin = (_last_tick(pipeline, first) or first).astimezone(zone)
+    until = (_last_tick(pipeline, last - datetime.resolution) or first).astimezone(zone)
+    # The whole day, where the days of the range are whole.
+    whole = last.astimezone(zone).timetz().replace(tzinfo=None) == time.min
+    to = until.date().isoformat() if whole else until.isoformat()
+    start = begin.date().isoformat() if begin.timetz().replace(tzinfo=None) == time.min else begin.isoformat()
+    return f"--from {start} --to {to}"
+
+
+def _last_tick(pipeline: PipelineDefinition, moment: datetime) -> datetime | None:
+    """The last tick at or before a moment; ``None`` if there is none."""
+    for back in BACK:
+        found = None
+        for tick in Ticks(pipeline.schedule, pipeline.timezone).since(moment - back):
+            if tick > moment:
+                break
+            found = tick
+        if found is not None:
+            return found
+    return None

@@ -17,7 +17,6 @@ from retrofill.outputs.file_uri import local_path
 from retrofill.protocol.script_texts import AnySecret, Values, fill
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.domain.backfill import ACTIVE, BackfillState, Publish
-from retrofill_core.domain.changed_schedule import schedule_changed
 from retrofill_core.domain.pipeline import PipelineDefinition, TaskDefinition
 from retrofill_core.domain.planning import (
     Active,
@@ -29,6 +28,7 @@ from retrofill_core.domain.planning import (
     not_reviewable,
     past,
     plan,
+    schedule_changed,
 )
 from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings

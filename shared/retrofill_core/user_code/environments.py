@@ -18,9 +18,8 @@ from retrofill.errors import last_line
 from retrofill.masking import masked
 from retrofill.system.files import sync, sync_trees
 from retrofill_core.settings import Settings
-from retrofill_core.user_code.open_store import open_store, store_of
 from retrofill_core.user_code.packing import SUFFIX, Interpreter, NoInterpreter, hash_of
-from retrofill_core.user_code.store import OF_THIS_MACHINE, CannotUnpackHere, CodeUnavailable
+from retrofill_core.user_code.store import OF_THIS_MACHINE, CannotUnpackHere, CodeUnavailable, open_store, store_of
 from retrofill_core.user_code.unpacked import LEFT_BEHIND_SECONDS, cache_of, one_at_a_time
 
 # How long to wait for another process that fetches or unpacks the same, before doing it too.

@@ -18,11 +18,10 @@ from pathlib import Path
 from retrofill.errors import UserError, last_line
 from retrofill.masking import masked
 from retrofill.system.files import PrivateFolder
-from retrofill_core.domain.environment import PackedEnvironment
+from retrofill_core.domain.data import PackedEnvironment
 from retrofill_core.settings import Settings
 from retrofill_core.startup import command_of
-from retrofill_core.user_code.open_store import open_store
-from retrofill_core.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable, Missing
+from retrofill_core.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable, Missing, open_store
 
 ASK_SECONDS = 60.0
 _ASK = """

@@ -14,6 +14,8 @@ from typing import IO, Protocol
 
 from retrofill.system.files import sync
 from retrofill.user_code.attempt_code import CodeUnavailable as CodeUnavailable
+from retrofill_core.setting_types import store_options
+from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import Archive
 
 ADVICE_TO_APPLY = "set RETROFILL_CODE_STORE to a directory or address that the drivers share, or apply with --in-place"
@@ -145,3 +147,21 @@ class FolderStore:
             yield
         except OSError as e:
             raise CodeStoreFails(f"the code store {self._folder} cannot be written: {e.strerror}: {advice}") from e
+
+
+FILE = "file://"
+
+
+def open_store(settings: Settings) -> CodeStore | None:
+    """The code store, if one is set. Connects to nothing."""
+    return None if settings.code_store is None else store_of(settings.code_store, settings)
+
+
+def store_of(address: str, settings: Settings) -> CodeStore:
+    """The files in a directory or at an fsspec address, with the options of the code store."""
+    if "://" not in address or address.startswith(FILE):
+        return FolderStore(Path(address.removeprefix(FILE)))
+    # Imported here: a directory needs no fsspec.
+    from retrofill_core.user_code.remote_store import RemoteStore
+
+    return RemoteStore(address, store_options(settings.code_store_options))

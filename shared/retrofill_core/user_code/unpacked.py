@@ -18,8 +18,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from retrofill.system.files import sync, sync_trees
 from retrofill_core.settings import Settings
-from retrofill_core.user_code.open_store import open_store
-from retrofill_core.user_code.store import OF_THIS_FOLDER, CannotUnpackHere, CodeStore, CodeUnavailable
+from retrofill_core.user_code.store import OF_THIS_FOLDER, CannotUnpackHere, CodeStore, CodeUnavailable, open_store
 
 # Drafts of killed drivers are removed after this time, when no driver can still be writing to them.
 LEFT_BEHIND_SECONDS = 3600.0

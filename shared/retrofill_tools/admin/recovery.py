@@ -21,8 +21,7 @@ from retrofill_core.bus.envelope import headers_of
 from retrofill_core.bus.relay.cursor import CURSOR_PARTITION, TAKEN_KEY, read_cursor, read_marks
 from retrofill_core.bus.went_back import contradiction
 from retrofill_core.contract.base import Message
-from retrofill_core.contract.runs import RunAttemptLost
-from retrofill_core.contract.states import IntervalStateChanged, interval_key
+from retrofill_core.contract.runs import IntervalStateChanged, RunAttemptLost, interval_key
 from retrofill_core.contract.topics import ANY, PLANNER, RUN_STARTER, SERVICES, Service, Topic, place_of
 from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings

@@ -24,15 +24,14 @@ from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied,
 from retrofill_core.contract.topics import Topic, is_own
 from retrofill_core.domain.batch_size import target_seconds
 from retrofill_core.domain.callback import FunctionCall, Target, TopicMessage, WebhookCall, shown
-from retrofill_core.domain.environment import PackedEnvironment
+from retrofill_core.domain.data import PackedEnvironment
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.driver_package import inspecting
 from retrofill_core.pools import unknown_secret
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import CannotArchive, archive_of
-from retrofill_core.user_code.open_store import open_store
 from retrofill_core.user_code.source import Source
-from retrofill_core.user_code.store import CodeStoreFails
+from retrofill_core.user_code.store import CodeStoreFails, open_store
 from retrofill_tools.cli.hosts import warn_of_unserved
 from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, TimeLimit, pipeline_names
 from retrofill_tools.cli.output import cell, duration, print_facts, print_json, print_table, print_text, warn

@@ -18,7 +18,7 @@ from tests.support.packed import pack_versions
 from tests.support.spark_cluster import connect_process
 
 from retrofill.spark import java
-from retrofill_core.domain.environment import PackedEnvironment
+from retrofill_core.domain.data import PackedEnvironment
 from retrofill_core.pools import Pool
 from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest

@@ -17,7 +17,7 @@ from tests.support.installation import Installation
 from tests.support.packed import pack_versions
 from tests.support.spark_cluster import EXECUTOR, HERE, Cluster, connect_server
 
-from retrofill_core.domain.environment import PackedEnvironment
+from retrofill_core.domain.data import PackedEnvironment
 from retrofill_core.settings import Settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

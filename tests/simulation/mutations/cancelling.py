@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 import run_starter.reports.handling
-from backfill_planner import run_commands as planner
+from backfill_planner import commands as planner
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import backfills, run_cancels
 from retrofill_core.store.run_cancels import Found

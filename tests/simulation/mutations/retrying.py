@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import exists, select
 
 import deadline_watcher.decide
-from backfill_planner import run_commands as planner
+from backfill_planner import commands as planner
 from retrofill_core.domain.deadline import Watched
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import backfills

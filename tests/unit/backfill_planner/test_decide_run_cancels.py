@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from backfill_planner.commands import MAX_RUNS, CancelRuns, decide_cancels
 from backfill_planner.decide import Refuse, why_failed
-from backfill_planner.run_commands import MAX_RUNS, CancelRuns, decide_cancels
 from retrofill_core.contract.backfills import CANCELLING
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.run_cancels import Found

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from backfill_planner.commands import RetryRuns, decide_retries
 from backfill_planner.decide import Refuse
-from backfill_planner.run_commands import RetryRuns, decide_retries
 from retrofill_core.contract.backfills import MAX_LISTED
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.run_cancels import Found

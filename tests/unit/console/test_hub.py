@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from retrofill_console.live import hub as hubs
-from retrofill_console.live.hub import Event, Hub, shortened
+from retrofill_console import live as hubs
+from retrofill_console.live import Event, Hub, shortened
 from retrofill_core.contract.topics import Topic
 
 Told = tuple[str, Any]

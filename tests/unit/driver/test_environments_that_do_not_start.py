@@ -19,7 +19,7 @@ from tests.support.installation import until
 from tests.unit.driver import pooled
 from tests.unit.driver.pooled import Recorder, launch
 
-from retrofill_core.domain.environment import PackedEnvironment
+from retrofill_core.domain.data import PackedEnvironment
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.environments import Packed
 from retrofill_core.user_code.store import CannotUnpackHere, CodeUnavailable

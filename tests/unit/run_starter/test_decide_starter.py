@@ -21,7 +21,7 @@ from tests.unit.run_starter.reported import (
 from retrofill.states import TASK_RUN_MACHINE as TASK
 from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill.states import TaskState as T
-from retrofill_core.contract.fields import Cost
+from retrofill_core.contract.base import Cost
 from retrofill_core.contract.runs import AttemptEnded, SparkApplication
 from retrofill_core.domain.run import LIVE
 from retrofill_core.domain.run import RunState as R

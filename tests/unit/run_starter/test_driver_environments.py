@@ -20,11 +20,11 @@ from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import Recorder, World, launch, pids, world
 
 from retrofill.states import AttemptMode
-from retrofill_core.domain.environment import PackedEnvironment
+from retrofill_core.domain.data import PackedEnvironment
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import build
 from retrofill_core.user_code.environments import Packed
-from retrofill_core.user_code.open_store import open_store
+from retrofill_core.user_code.store import open_store
 from run_starter.executors import NOT_ALLOWED, Condition, LaunchRequest, choosing, failures, processes
 from run_starter.executors import preparing as module
 from run_starter.executors.build import Dispatch

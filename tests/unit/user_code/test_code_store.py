@@ -22,8 +22,7 @@ import pytest
 from retrofill_core.settings import Settings
 from retrofill_core.user_code import unpacked as module
 from retrofill_core.user_code.archive import Archive, build
-from retrofill_core.user_code.open_store import open_store
-from retrofill_core.user_code.store import CannotUnpackHere, CodeStoreFails, CodeUnavailable, FolderStore
+from retrofill_core.user_code.store import CannotUnpackHere, CodeStoreFails, CodeUnavailable, FolderStore, open_store
 from retrofill_core.user_code.unpacked import LEFT_BEHIND_SECONDS, unpacked
 
 

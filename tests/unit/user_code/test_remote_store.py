@@ -11,9 +11,8 @@ import pytest
 from retrofill_core.settings import Settings
 from retrofill_core.user_code import remote_store
 from retrofill_core.user_code.archive import Archive
-from retrofill_core.user_code.open_store import open_store
 from retrofill_core.user_code.remote_store import RemoteStore
-from retrofill_core.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable, FolderStore
+from retrofill_core.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable, FolderStore, open_store
 
 ARCHIVE = Archive(b"an archive", 1, 10)
 SECRET = "hunter2-hunter2"

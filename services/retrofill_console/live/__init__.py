@@ -1,1 +1,0 @@
-"""Live events: Kafka is read once, and its events go to every viewer."""
