@@ -17,8 +17,8 @@ from retrofill_core.contract.runs import SUBJECT, ErrorInfo, Report, RunBegan, R
 from retrofill_core.contract.topics import partition_of
 from retrofill_core.domain.run import LIVE, RunState
 from retrofill_core.store import attempts, runs
-from retrofill_core.store.clock import database_now
 from retrofill_core.store.rows import Attempt
+from retrofill_core.store.sql import database_now
 from run_starter.definitions import Definitions
 from run_starter.reports.handling import Rows, settle
 
