@@ -31,7 +31,7 @@ from retrofill.pipeline import Pipeline
 from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, error_info
 from retrofill.protocol.launch import Launch, Piece, Task
 from retrofill.sdk.names import timed_out
-from retrofill.sdk.tables import BRANCH, Table
+from retrofill.sdk.tables import BRANCH
 from retrofill.spark.clusters import CannotKill
 from retrofill.spark.loss import line_of
 from retrofill.tracing import span
@@ -280,7 +280,15 @@ class Batch:
     def _run_script(self, task: Task, piece: Piece, staging: Staging) -> None:
         assert task.submit is not None
         tables = [table for table in task.submit.tables if not table.redirected]
-        fields = Fields(self._launch, piece, staging, task.name, tables, partial(self._lend, piece, staging, task))
+        fields = Fields(
+            self._launch,
+            piece,
+            staging,
+            task.name,
+            tables,
+            lambda table: staging.tables.lend(task.name, self._session(piece, task), table),
+            lambda lent: staging.tables.location(self._session(piece, task), lent),
+        )
         # Of what was shipped, that in the unpacked archive.
         place = partial(self._code.script, self._launch.pipeline.code)
         try:
@@ -301,9 +309,6 @@ class Batch:
             if task.needs_session:
                 self._leave_if_lost(e)
             raise
-
-    def _lend(self, piece: Piece, staging: Staging, task: Task, table: Table) -> str:
-        return staging.tables.lend(task.name, self._session(piece, task), table)
 
     def _session(self, piece: Piece, task: Task) -> Any:
         return self._sessions.use(self._launch.tag_of(piece, task.name))

@@ -25,12 +25,17 @@ class Fields:
         task: str,
         tables: Sequence[Table] = (),
         lend: Callable[[Table], str] = lambda table: table.name,
+        locate: Callable[[str], str] = str,
     ) -> None:
-        """``tables``: those of the task. ``lend``: the table that is written instead of one of them."""
+        """``tables``: those of the task. ``lend``: the table that is written instead of one of them. ``locate``: its directory."""
         self.run = run
         interval = interval_of(launch, run)
         about = {"id": run.id, "backfill_id": launch.backfill_id, "attempt": run.attempt}
         self._staged: dict[str, str] = {}
+
+        def lent(number: int, name: str) -> str:
+            return self._once(f"table {name}", lambda: lend(replace(tables[number], name=name)))
+
         self._values = Values(
             interval.start,
             interval.end,
@@ -44,7 +49,8 @@ class Fields:
             # Those of the pool are variables of its drivers. The host has checked their names.
             os.environ,
             [table.name for table in tables],
-            lambda number, name: self._once(f"table {name}", lambda: lend(replace(tables[number], name=name))),
+            lent,
+            lambda number, name: self._once(f"location {name}", lambda: locate(lent(number, name))),
         )
 
     def fill(self, texts: Sequence[str]) -> list[str]:

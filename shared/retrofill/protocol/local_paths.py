@@ -29,6 +29,7 @@ def why_not_local(path: str) -> str | None:
     if scheme is not None:
         return (
             f"{path} cannot be staged: a rename on {scheme.group(1)}: does not fail when it must; make a table whose partitions "
-            "are in that directory and stage its rows (run.stage_table, or a file of SQL), or use a POSIX file system"
+            "are in that directory and stage its rows (run.stage_table, a file of SQL, or {stage_location:TABLE} for a script), "
+            "or use a POSIX file system"
         )
     return None if path.startswith("/") else f"{path!r} cannot be staged: give the absolute path of a directory"

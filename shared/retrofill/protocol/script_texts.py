@@ -48,8 +48,8 @@ NAMES = (
 )
 KNOWN = (
     f"use {', '.join(NAMES)}, a key of conf, like conf[key], stage:PATH, stage_partitions:PATH, PARTITION, stage_table:NAME, "
-    "staged:PATH or secret[NAME]. A moment may have _utc or _epoch, and steps in s, min, h, d, w, mo or y, like "
-    "interval.start-28d. In PARTITION, interval.each has each day or hour of the interval"
+    "stage_location:NAME, staged:PATH or secret[NAME]. A moment may have _utc or _epoch, and steps in s, min, h, d, w, mo or y, "
+    "like interval.start-28d. In PARTITION, interval.each has each day or hour of the interval"
 )
 _SECRET = re.compile(r"\{secret[.\[]([^\]}:!]*)")
 _SOME_SECRET = "\1secret\1"
@@ -69,7 +69,8 @@ class Values:
 
     ``stage``, ``staged``: the place of a path. ``partitions``: that of a path where these partitions are written.
     ``secrets``: by name.
-    ``tables``: the declared names of tables. ``lend``: what is written instead of the one with that number and name.
+    ``tables``: the declared names of tables. ``lend``: what is written instead of the one with that number and name;
+    ``locate``: the directory of that.
     """
 
     start: datetime
@@ -82,6 +83,7 @@ class Values:
     secrets: Mapping[str, str]
     tables: Sequence[str] = ()
     lend: Callable[[int, str], str] = lambda _, name: name
+    locate: Callable[[int, str], str] = lambda _, name: name
 
 
 def fill(texts: Sequence[str], values: Values) -> list[str]:
@@ -157,6 +159,7 @@ def check(texts: Sequence[str], tables: Sequence[str] = ()) -> None:
         AnySecret(),
         tables,
         lend,
+        lend,
     )
     fill(texts, values)
     for declared, name in zip(tables, fill(tables, values)):
@@ -218,7 +221,8 @@ class _Formatter(string.Formatter):
             "stage": _PathOf(values.stage),
             "staged": _PathOf(values.staged),
             "stage_partitions": _PartitionsOf(values),
-            "stage_table": _TableOf(values),
+            "stage_table": _TableOf(values, values.lend),
+            "stage_location": _TableOf(values, values.locate),
         }
 
     def get_field(
@@ -367,10 +371,11 @@ class _Whole(str):
 
 
 class _TableOf:
-    """What ``{stage_table:NAME}`` becomes."""
+    """What ``{stage_table:NAME}`` and ``{stage_location:NAME}`` become."""
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: Values, lend: Callable[[int, str], str]) -> None:
         self._values = values
+        self._lend = lend
 
     def __format__(self, name: str) -> str:
         declared = fill(self._values.tables, self._values)
@@ -380,7 +385,7 @@ class _TableOf:
                 f"{name!r} is not one of the task's tables{known}. Say what tells its intervals, like tables=[Table({name!r}, "
                 'column="day")]'
             )
-        return self._values.lend(declared.index(name), name)
+        return self._lend(declared.index(name), name)
 
 
 class _Anything(dict):  # type: ignore[type-arg]

@@ -157,7 +157,7 @@ def not_reviewable(pipeline: PipelineDefinition) -> Rejection | None:
     if task is None:
         return None
     how = {
-        "submit": "{stage:PATH}, {stage_partitions:PATH, PARTITION} or {stage_table:NAME} in its args or env",
+        "submit": "{stage:PATH}, {stage_partitions:PATH, PARTITION}, {stage_table:NAME} or {stage_location:NAME} in args or env",
         "sql": "into=Table(NAME, column=…)",
     }.get(task.kind, "run.stage or run.stage_table")
     return Rejection(

@@ -9,6 +9,8 @@ from tests.support.hdfs import Hdfs, hdfs
 from tests.support.hive import HiveLake, hive_server
 from tests.support.seaweed import BUCKET, Seaweed
 
+from retrofill.sdk.tables import Table
+
 pytestmark = pytest.mark.long
 
 Storage = Seaweed | Hdfs
@@ -68,6 +70,27 @@ def test_directories_that_people_have_become_a_table_that_lists_them(spark: str,
         assert lake.content() == ["1 new", "2 old 2"]
         lake.undo(3, undoes=2).publish()
         assert lake.content() == ["1 old 1", "2 old 2"]
+        assert theirs.items() <= data(storage).items()
+
+
+def test_what_a_script_writes_into_the_directory_that_it_gets_is_published_and_undone(
+    spark: str, storage: Storage
+) -> None:
+    with HiveLake(spark, "USING parquet", location=address(storage, "people/scripts")) as lake:
+        lake.spark.sql(f"INSERT INTO {lake.table} (n, note, day) VALUES (7, 'old', DATE'2013-01-01')").collect()
+        theirs = data(storage)
+        attempt = lake.keeping(1, 1)
+        tables = attempt.staging.tables
+        directory = tables.location(lake.spark, tables.lend("a", lake.spark, Table(lake.table, "day")))
+        assert directory.startswith(f"{lake.location}/_retrofill/")
+        attempt.rows(("2013-01-01", 1, "new")).write.mode("overwrite").partitionBy("day").parquet(directory)
+        assert lake.content() == ["1 old"]
+        tables.take_back("a", lake.spark)
+        attempt.outputs = attempt.staging.seal()
+        attempt.publish()
+        assert lake.content() == ["1 new"]
+        lake.undo(2, undoes=1).publish()
+        assert lake.content() == ["1 old"]
         assert theirs.items() <= data(storage).items()
 
 

@@ -86,6 +86,19 @@ def test_what_a_script_wrote_replaces_the_rows_of_its_interval(lake: Lake, way: 
 
 
 @pytest.mark.long
+def test_a_script_may_get_the_directory_of_a_delta_table(lake: Lake) -> None:
+    attempt = lake.attempt(day=2)
+    name = lent(lake, attempt)
+    if lake.format == "iceberg":
+        with pytest.raises(CannotStage, match="only Iceberg knows which files are in its table"):
+            attempt.staging.tables.location(lake.spark, name)
+        return
+    directory = attempt.staging.tables.location(lake.spark, name)
+    attempt.rows(("2013-01-02", 0, "a")).write.format("delta").mode("append").save(directory)
+    assert finish(lake, attempt) == ["1 old", "2 a", "3 old"]
+
+
+@pytest.mark.long
 def test_a_merge_finds_the_rows_of_its_interval_and_no_others(lake: Lake) -> None:
     attempt = lake.attempt(day=2)
     name = lent(lake, attempt, with_rows=True)

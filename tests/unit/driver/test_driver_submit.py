@@ -28,6 +28,7 @@ from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.launch import Launch, Script, Task
 from retrofill.protocol.script_texts import BadArgument
+from retrofill.sdk.tables import Table
 from retrofill.spark.clusters import tag_of
 from retrofill.spark.home import read_properties
 
@@ -107,6 +108,23 @@ def test_a_path_is_staged_once_in_each_try_and_read_by_later_scripts(tmp_path: P
         Fields(made, piece, staging, "b").fill([text])
     with pytest.raises(CannotStage, match="give the absolute path of a directory"):
         fields_of(made).fill(["{stage}"])
+
+
+def test_a_table_is_lent_once_in_each_try_whether_by_its_name_or_its_directory() -> None:
+    made = launch()
+    (piece,) = made.pieces
+    lent: list[str] = []
+
+    def lend(table: Table) -> str:
+        lent.append(table.name)
+        return f"{table.name}__{len(lent)}"
+
+    tables = [Table("db.{conf[city]}", "day"), Table("db.other", "day")]
+    fields = Fields(made, piece, Staging(made, piece), "a", tables, lend, lambda name: f"s3a://lake/{name}")
+    texts = ["{stage_location:db.JFK}/day=1", "{stage_table:db.{conf[city]}}", "{stage_location:db.{conf[city]}}"]
+    assert fields.fill(texts) == ["s3a://lake/db.JFK__1/day=1", "db.JFK__1", "s3a://lake/db.JFK__1"]
+    assert fields.fill(["{stage_table:db.other}"]) == ["db.other__2"]
+    assert lent == ["db.JFK", "db.other"]
 
 
 def test_its_files_come_after_those_of_the_host_and_its_environment_is_filled_in(tmp_path: Path) -> None:

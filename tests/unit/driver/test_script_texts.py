@@ -115,13 +115,20 @@ TABLES = ["{conf[lake]}.db.orders", "lake.db.refunds"]
 
 
 def test_a_declared_table_gets_another_name_however_it_is_named() -> None:
-    of = replace(DAY, conf={"lake": "ours"}, tables=TABLES, lend=lambda number, name: f"{number} for {name}")
+    of = replace(
+        DAY,
+        conf={"lake": "ours"},
+        tables=TABLES,
+        lend=lambda number, name: f"{number} for {name}",
+        locate=lambda number, name: f"s3a://lake/{number}",
+    )
     texts = [
         "--into={stage_table:{conf[lake]}.db.orders}",
         "{stage_table:lake.db.refunds}",
         "{stage_table:ours.db.orders}",
     ]
     assert fill(texts, of) == ["--into=0 for ours.db.orders", "1 for lake.db.refunds", "0 for ours.db.orders"]
+    assert fill(["{stage_location:lake.db.refunds}/day={interval.start:%F}"], of) == ["s3a://lake/1/day=2013-01-01"]
     with pytest.raises(
         BadArgument, match=r"'ours\.db\.x' is not one of the task's tables: they are ours\.db\.orders, lake\.db"
     ):
@@ -142,6 +149,8 @@ def test_a_declared_table_gets_another_name_however_it_is_named() -> None:
         (["{stage_table:a.b}"], ["a.b", "{conf[x]}"], "the table '{conf[x]}' is declared, but"),
         (["{stage_table:{interval.strat}}"], ["a.b"], "unknown field 'interval.strat'"),
         (["{stage_table:a.b}"], ["a.b"], None),
+        (["{stage_location:a.b}/x"], ["a.b"], None),
+        (["{stage_location:a.b}/x"], [], "'a.b' is not one of the task's tables"),
         (["{stage_table:{conf[x]}.b}"], ["{conf[y]}.b"], None),
     ],
 )

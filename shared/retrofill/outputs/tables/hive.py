@@ -16,8 +16,17 @@ from retrofill.outputs.kept import AREA, NotKept
 from retrofill.outputs.tables import hive_records as records
 from retrofill.outputs.tables.changes import contents, published_again, undoing
 from retrofill.outputs.tables.group import Group, Member, not_kept
-from retrofill.outputs.tables.hive_partitions import SESSION_CATALOG, Partition, Partitions, Spec, describe, name_of
-from retrofill.outputs.tables.hive_records import TARGET, create_like
+from retrofill.outputs.tables.hive_partitions import (
+    SESSION_CATALOG,
+    Partition,
+    Partitions,
+    Spec,
+    describe,
+    files_of,
+    name_of,
+    recover,
+)
+from retrofill.outputs.tables.hive_records import LENT, TARGET, create_like
 from retrofill.outputs.tables.key import CLOCKS, Key
 from retrofill.outputs.tables.protocol import Burned, Filled, Looked, NotPublished, properties_of
 from retrofill.protocol.launch import Interval
@@ -49,12 +58,10 @@ class HiveTarget:
         create_like(self._session, staged, self._table, {TARGET: self._table})
         return Filled()
 
-    def create_like(self, staged: str) -> Filled:  # noqa: ARG002 - none is created
-        # Such a table has no versions, so writes of a script to it are not detected.
-        raise CannotStage(
-            f"{self._table} is a {describe(self._session, self._table).provider} table, which cannot be lent to a "
-            "script or program: write it in a function, with run.stage_table, or in a file of SQL"
-        )
+    def create_like(self, staged: str) -> Filled:
+        self._permit_inserts()
+        create_like(self._session, staged, self._table, {TARGET: self._table, LENT: "true"})
+        return Filled()
 
     def write(self, rows: Any, output: TableOutput) -> None:
         from pyspark.errors import AnalysisException
@@ -62,13 +69,38 @@ class HiveTarget:
         if isinstance(rows, Locations):
             Partitions(self._session, output.staged).add({**rows.of})
             return
-        if describe(self._session, self._table).provider == "hive":
-            # Only a directory of ours is written to.
-            self._session.conf.set(_DYNAMIC, "nonstrict")
+        self._permit_inserts()
         try:
             rows.write.insertInto(output.staged)
         except AnalysisException as e:
             raise DoesNotFit(f"the rows break a rule of {self._table}: {first_line(e)}") from e
+
+    def _permit_inserts(self) -> None:
+        if describe(self._session, self._table).provider == "hive":
+            # Only a directory of ours is written to.
+            self._session.conf.set(_DYNAMIC, "nonstrict")
+
+
+def written_by_script(session: Any, lent: str) -> str:
+    """Which files a script wrote to a table, by its name or into its directory. They become partitions of it.
+
+    Raises ``CannotStage`` if some are in no partition.
+    """
+    from pyspark.errors import AnalysisException
+
+    files = files_of(session, lent)
+    stray = next((each for each in files if "=" not in each.partition("/")[0]), None)
+    if stray is not None:
+        raise CannotStage(
+            f"the script wrote {stray} into the directory that it was given, but only files in partitions are published: "
+            "write with partitionBy, or to {stage_location:NAME}/day=2013-01-31"
+        )
+    if files:
+        try:
+            recover(session, lent)
+        except AnalysisException as e:
+            raise DoesNotFit(f"the partitions that the script wrote are none of its table: {first_line(e)}") from e
+    return "\n".join(f"{name} {files[name]}" for name in sorted(files))
 
 
 def refuse_partitions(session: Any, table: str, key: Key, intervals: Sequence[Interval]) -> None:

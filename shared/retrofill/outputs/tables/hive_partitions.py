@@ -51,6 +51,28 @@ def describe(session: Any, table: str) -> TableInfo:
     return TableInfo(partitioned_by, {row.col_name: row.data_type for row in reversed(rows[begin:])})
 
 
+def files_of(session: Any, table: str) -> dict[str, object]:
+    """When each file in a table's directory was written, by its name there; hidden ones are left out."""
+    from pyspark.errors import AnalysisException
+
+    location = describe(session, table).location
+    found = session.read.format("binaryFile").option("recursiveFileLookup", "true")
+    try:
+        rows = found.load(location).select("path", "modificationTime").collect()
+    except AnalysisException as e:
+        if "PATH_NOT_FOUND" in str(e):
+            return {}
+        raise
+    last = f"/{location.rpartition('/')[2]}/"
+    return {row.path.partition(last)[2]: row.modificationTime for row in rows}
+
+
+def recover(session: Any, table: str) -> None:
+    """Have a table list the partitions that somebody has written into its directory."""
+    session.sql(f"ALTER TABLE {table} RECOVER PARTITIONS")
+    session.sql(f"REFRESH TABLE {table}")
+
+
 @dataclass(frozen=True)
 class Partition:
     """``readers``: how its files are read, and ``of_table``: those of new partitions."""

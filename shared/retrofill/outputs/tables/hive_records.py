@@ -14,11 +14,13 @@ from typing import Any, Iterator, Mapping
 from retrofill.outputs.kept import AREA
 from retrofill.outputs.tables.dropping import OURS, drop
 from retrofill.outputs.tables.group import Group, Member, overlap
-from retrofill.outputs.tables.hive_partitions import Partitions, Spec, describe, text
+from retrofill.outputs.tables.hive_partitions import Partitions, Spec, describe, files_of, recover, text
 from retrofill.outputs.tables.protocol import properties_of
 from retrofill.protocol.table_output import joined, parts_of
 
 TARGET = "retrofill.target"
+# Of a table that a script writes, perhaps by its directory.
+LENT = "retrofill.lent"
 _RUN = "retrofill.run."
 _KEPT = "_kept_"
 # Of a staged table, or of its record.
@@ -140,6 +142,8 @@ def discard(session: Any, name: str) -> None:
 
 def _delete_files(session: Any, name: str, target: str) -> None:
     """A metastore deletes the files of managed tables, wherever their partitions are, so they become those of one."""
+    if LENT in properties_of(session, name) and files_of(session, name):
+        recover(session, name)
     own = Partitions(session, name)
     locations = {spec: found.location for spec in own.names() if (found := own.get(spec)) is not None}
     # What a table had before its first publication was made by others.

@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable
+from urllib.parse import unquote
 
 from retrofill.errors import first_line
 from retrofill.log import get_log
@@ -28,12 +29,14 @@ from retrofill.outputs.tables.checks import (
 from retrofill.outputs.tables.dropping import drop
 from retrofill.outputs.tables.formats import FORMATS, HIVE, TARGETS, provider_of
 from retrofill.outputs.tables.group import Group, Member
-from retrofill.outputs.tables.hive import Locations, refuse_partitions
+from retrofill.outputs.tables.hive import Locations, refuse_partitions, written_by_script
+from retrofill.outputs.tables.hive_partitions import describe
 from retrofill.outputs.tables.hive_records import discard
 from retrofill.outputs.tables.key import Key, key_of_table
 from retrofill.outputs.tables.protocol import Target
 from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.protocol.launch import Interval, Launch, Piece, interval_of
+from retrofill.protocol.local_paths import path_in
 from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of
 from retrofill.sdk.tables import BRANCH, Declared, Table
 
@@ -148,6 +151,19 @@ class TableStaging:
             self._lent.setdefault(task, []).append(_Lent(table, name, self._version(session, name), found.key))
         return name
 
+    def location(self, session: Any, lent: str) -> str:
+        """The directory of a table that was lent. Raises ``CannotStage``."""
+        parts = parts_of(lent)
+        if _is_path(parts):
+            return parts[-1]
+        if provider_of(session, lent) == "iceberg":
+            raise CannotStage(
+                f"only Iceberg knows which files are in its table {lent}: pass its name, as {{stage_table:NAME}}"
+            )
+        location = describe(session, lent).location
+        local = path_in(location)
+        return location if local is None else unquote(local)
+
     def redirect(self, task: str, session: Any, table: Table) -> str:
         """A branch of the table, for the commits of a script, and then to be taken back. All tables of a task have the same.
 
@@ -187,6 +203,8 @@ class TableStaging:
         if not session.catalog.tableExists(lent):
             raise CannotStage(f"the script dropped {lent}, the table that it was given")
         provider = provider_of(session, lent)
+        if provider in HIVE:
+            return written_by_script(session, lent)
         return FORMATS[provider](session, lent).version() if provider in FORMATS else provider
 
     @property
