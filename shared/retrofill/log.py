@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timezone
+from json import dumps
 from types import MappingProxyType
 from typing import Any, Iterator, Mapping
 
@@ -83,7 +83,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps({name: masked_in(value) for name, value in line.items()}, default=repr)
+        return dumps({name: masked_in(value) for name, value in line.items()}, default=repr)
 
 
 def write_error(text: str) -> None:

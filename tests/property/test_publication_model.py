@@ -5,6 +5,7 @@ publication always stands.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import sys
@@ -17,7 +18,7 @@ import pytest
 from tests.support.tiers import some
 
 from retrofill.outputs import publication as publication_module
-from retrofill.outputs.kept import AREA, KEPT, NotKept, copy, find, find_before, key_of, put_marker, sweep
+from retrofill.outputs.kept import AREA, KEPT, MARKER, NotKept, copy, find, find_before, key_of, put_marker, sweep
 from retrofill.outputs.places import PlaceTaken
 from retrofill.outputs.publication import (
     Publication,
@@ -28,6 +29,7 @@ from retrofill.outputs.publication import (
     publish,
     published_by,
     seal,
+    sealed_folder,
     sealing,
     steps,
 )
@@ -211,6 +213,32 @@ def test_output_that_somebody_deleted_is_not_called_published(target: Path) -> N
     with pytest.raises(StagedOutputGone, match=r"the output that run 2 staged for .* is no longer in "):
         publish(publication)
     assert content(target) == "run 1"
+
+
+@pytest.mark.parametrize("marker", ["", "{", "[]", '{"run": 2'])
+def test_output_whose_marker_cannot_be_read_is_not_called_published(target: Path, marker: str) -> None:
+    """It could be what a former publisher has replaced, but then the run's own would be published."""
+    publication = staged(target, 2)
+    (sealed_folder(target, run(2), ATTEMPT_ID) / "new" / MARKER).write_text(marker)
+    with pytest.raises(StagedOutputGone):
+        publish(publication)
+    assert content(target) == "run 1"
+
+
+def test_what_user_code_makes_of_modules_does_not_reach_a_publisher(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run's output is published while the attempt's next run is under way in the same process."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise ValueError("no luck")
+
+    publication = staged(target, 2)
+    for name in ("dumps", "loads"):
+        monkeypatch.setattr(json, name, refused)
+    publish(publication)
+    monkeypatch.undo()
+    assert (content(target), published_by(target)) == ("run 2", run(2))
 
 
 def test_a_publisher_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(target: Path) -> None:

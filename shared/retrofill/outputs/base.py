@@ -7,9 +7,9 @@ again.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from dataclasses import asdict, dataclass
+from json import dumps
 from pathlib import Path
 from typing import Any, Iterator
 from urllib.parse import parse_qsl, urlencode
@@ -48,7 +48,7 @@ def base_of_folder(folder: Path) -> Base:
     seen = hashlib.sha256()
     number = 0
     for line in _lines(folder):
-        seen.update(json.dumps(line).encode())
+        seen.update(dumps(line).encode())
         number += 1
     return Base(_marker(folder), f"{number} files {seen.hexdigest()[:32]}" if os.path.lexists(folder) else "nothing")
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import uuid
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
+from json import dumps, loads
 from pathlib import Path
 from typing import Any, Iterator, Mapping
 
@@ -197,7 +197,7 @@ def sweep(area: Path) -> None:
 def marker_in(folder: Path) -> Mapping[str, Any]:
     """The content of a directory's marker, if it has one. Raises ``OSError`` if it cannot be read."""
     try:
-        fields = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        fields = loads((folder / MARKER).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return fields if isinstance(fields, dict) else {}
@@ -209,7 +209,7 @@ def put_marker(folder: Path, about: Mapping[str, Any]) -> None:
     Raises ``OSError``.
     """
     whole = folder / f".{MARKER}-{uuid.uuid4().hex}"
-    whole.write_text(json.dumps(about), encoding="utf-8")
+    whole.write_text(dumps(about), encoding="utf-8")
     whole.rename(folder / MARKER)
 
 

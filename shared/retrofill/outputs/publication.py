@@ -323,9 +323,9 @@ def _replace(folder: Path, publication: Publication) -> Generator[str, None, boo
     while True:
         yield "publish:look"
         if not is_of(new, publication.run):
-            # A former publisher got this far, so that it is gone or is what was published before, or
-            # we are fenced, which the caller checks.
-            return folder.exists()
+            # A former publisher got this far, so that it is gone or is what was published before; or its marker cannot be
+            # read, or we are fenced, which the caller checks.
+            return folder.exists() and published_by(target) == publication.run
         _refuse_newer(folder, publication)
         claim = claim_of(target, publication.run, publication.attempt, marker_in(new))
         refuse_taken(filter(None, [claim]), unpublished=False)

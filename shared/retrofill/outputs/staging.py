@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from dataclasses import dataclass, field, replace
+from json import dumps
 from pathlib import Path
 from typing import Any, Collection, Mapping, Sequence
 
@@ -362,7 +362,7 @@ def _check_number(outputs: int) -> None:
 
 
 def _check_size(outputs: Sequence[str]) -> None:
-    size = len(json.dumps(outputs, ensure_ascii=False).encode())
+    size = len(dumps(outputs, ensure_ascii=False).encode())
     if size > MAX_OUTPUTS_BYTES:
         raise CannotStage(
             f"the paths and tables that a run stages have {size:,} bytes; the limit is {MAX_OUTPUTS_BYTES:,}: "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict, dataclass
+from json import dumps, loads
 from typing import Any, Sequence
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -40,7 +40,7 @@ class TableOutput:
                 del more[name]
         del more["filled"]
         if self.filled:
-            more["filled"] = json.dumps(self.filled)
+            more["filled"] = dumps(self.filled)
         return f"{SCHEME}{quote(self.table)}?{urlencode(more)}"
 
     @classmethod
@@ -53,7 +53,7 @@ class TableOutput:
         undoes = int(values.pop("undoes", 0))
         # Earlier versions said who drops the staged table.
         values.pop("drops", None)
-        filled = tuple(json.loads(values.pop("filled", "[]")))
+        filled = tuple(loads(values.pop("filled", "[]")))
         return cls(unquote(table), undoes=undoes, filled=filled, **values)
 
     def rows(self, session: Any) -> Any:

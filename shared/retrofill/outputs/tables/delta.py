@@ -10,9 +10,9 @@ before its commit and wakes up after a later one.
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
+from json import dumps, loads
 from typing import Any, Collection, Mapping, Sequence
 
 from retrofill.errors import first_line
@@ -137,7 +137,7 @@ class DeltaTarget:
         (about,) = self._session.sql(f"DESCRIBE DETAIL {staged}").select("location").collect()
         log = self._session.read.text(f"{about.location}/_delta_log/{0:020}.json").where("value LIKE '{\"metaData\"%'")
         (line,) = log.collect()
-        fields = json.loads(json.loads(line.value)["metaData"]["schemaString"])["fields"]
+        fields = loads(loads(line.value)["metaData"]["schemaString"])["fields"]
         identity = [each for each in fields if "delta.identity.start" in each["metadata"]]
         return Filled(
             when_staged=tuple(each["name"] for each in fields if "delta.generationExpression" in each["metadata"]),
@@ -234,7 +234,7 @@ class Delta(Versioned):
         return (
             writer.option("txnAppId", group.id)
             .option("txnVersion", "1")
-            .option("userMetadata", json.dumps({"retrofill": dict(marker)}))
+            .option("userMetadata", dumps({"retrofill": dict(marker)}))
         )
 
     def _committed(self, group: Group, burner: str = "") -> str | Burned:
@@ -267,7 +267,7 @@ class Delta(Versioned):
 def _about(metadata: str | None) -> dict[str, str]:
     """What a commit of ours says of itself. Others may have the word in what they say."""
     try:
-        said = json.loads(metadata or "")
+        said = loads(metadata or "")
     except ValueError:
         return {}
     about = said.get("retrofill") if isinstance(said, dict) else None

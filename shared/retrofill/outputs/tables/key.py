@@ -7,9 +7,9 @@ before ``2025-01-01``, and ``2022-11`` before ``2022-11-01``.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
+from json import dumps, loads
 from typing import Any, Iterable, Mapping, Sequence, Tuple, Union
 
 from retrofill.outputs.cannot_stage import NoSuchColumn
@@ -66,7 +66,7 @@ class Key:
         """That an output was staged with."""
         if not output.formats:
             return cls((plain(output.column, output.type),))
-        given = json.loads(output.formats)
+        given = loads(output.formats)
         return cls(tuple(KeyColumn(*each) for each in given["columns"]), given["zone"])
 
     @property
@@ -75,7 +75,7 @@ class Key:
         if self == Key((plain(self.column, self.type),)):
             return ""
         columns = [[each.name, each.type, each.format] for each in self.columns]
-        return json.dumps({"columns": columns, "zone": self.zone})
+        return dumps({"columns": columns, "zone": self.zone})
 
     @property
     def column(self) -> str:
