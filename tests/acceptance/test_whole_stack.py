@@ -170,19 +170,32 @@ def test_mistakes_get_one_line(user: User, arguments: list[str], words: str) -> 
     assert len(said.strip().splitlines()) == 1
 
 
-def blocks(page: Path, heading: str) -> list[str]:
+README = ROOT / "README.md"
+
+
+def section(heading: str) -> str:
+    """A section of the README."""
+    return README.read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def blocks(heading: str) -> list[str]:
     """The indented blocks of a section, as displayed."""
-    section = page.read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    return [textwrap.dedent(block) for block in re.findall(r"(?:^ {4}.*\n)+", section, re.MULTILINE)]
+    without_sources = re.sub(r"```python\n.*?```", "", section(heading), flags=re.DOTALL)
+    return [textwrap.dedent(block) for block in re.findall(r"(?:^ {4}.*\n)+", without_sources, re.MULTILINE)]
+
+
+def sources(heading: str) -> list[str]:
+    """The Python files of a section."""
+    found: list[str] = re.findall(r"```python\n(.*?)```", section(heading), re.DOTALL)
+    return found
 
 
 @pytest.fixture(scope="module")
 def orders(user: User) -> Path:
     """The output of the README's request, whose commands have run."""
-    page = ROOT / "README.md"
-    (source,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    (source,) = sources("A pipeline of functions")
     (user.home / "orders.py").write_text(source)
-    commands = blocks(page, "A request")[0].splitlines()
+    commands = blocks("A request")[0].splitlines()
     out = user.home / "orders"
     for command in commands:
         # Fewer days of it: each costs a second of Spark's.
@@ -201,9 +214,41 @@ def test_the_readme_is_true(user: User, orders: Path) -> None:
     assert newest["state"] == "succeeded"
 
 
+FIVE_MINUTES = "Five minutes with your own script"
+
+
+@pytest.fixture(scope="module")
+def five_minutes(user: User) -> dict[str, dict[str, int]]:
+    """What readers saw after each command of the README's five minutes: the sum of the amounts of each day."""
+    for name, source in zip(("totals.py", "sales.py"), sources(FIVE_MINUTES), strict=True):
+        (user.home / name).write_text(source.replace("/tmp/sales", str(user.home / "sales")))
+    path = f"{Path(sys.executable).parent}:{user.environment['PATH']}"
+    seen = {}
+    for command in "".join(blocks(FIVE_MINUTES)).splitlines():
+        if command.startswith("make ") or command.split("#")[0].split() in (["retrofill", "up"], ["retrofill", "down"]):
+            continue  # as the stack of this module was
+        env = user.environment | {"PATH": path}
+        done = subprocess.run(
+            ["sh", "-ec", command], env=env, cwd=user.home, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == (3 if "--review" in command else 0), f"{command}: {done.stdout}\n{done.stderr}"
+        days = sorted((user.home / "sales").glob("day=*"))
+        seen[command] = {day.name: int(pd.read_parquet(day)["sum(amount)"].sum()) for day in days}
+    return seen
+
+
+@pytest.mark.long
+def test_the_five_minutes_of_the_readme_are_as_it_says(five_minutes: dict[str, dict[str, int]]) -> None:
+    days = {f"day=2024-01-0{day}": 1000 * 999 // 2 + 1000 * day for day in (1, 2, 3)}
+    changed = {day: amount + 5000 for day, amount in days.items()}
+    seen = [amounts for command, amounts in five_minutes.items() if "apply" not in command]
+    # Run, edited, dry run, review, comparison; published; undone.
+    assert seen == [days] * 5 + [changed, days]
+
+
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_what_the_readme_does_with_kcat(user: User, orders: Path) -> None:
-    (script,) = [block for block in blocks(ROOT / "README.md", "A request") if "kcat" in block]
+    (script,) = [block for block in blocks("A request") if "kcat" in block]
     kafka = user.json("status")["kafka"]["bootstrap_servers"]
     script = script.replace("127.0.0.1:19092", kafka).replace("/tmp/orders", str(orders))
     ask, read = script.split("kcat -C")
@@ -223,6 +268,9 @@ NOT_HERE = ("up", "down", "init", "pause", "resume", "cancel", "drop")
 # README test has already run.
 REFUSALS = {
     r"backfill (create|dry-run) orders_daily": "already exists",
+    r"backfill create sales": "already",
+    r"backfill publish fix": "fix",
+    r"backfill undo fix": "fix",
     r"(backfill show|runs \w+) ID": "no backfill",
     r"intervals show PIPELINE": "no pipeline 'PIPELINE'",
     r"(callbacks|deadlines) (show|replay) 42": "42",
@@ -232,7 +280,7 @@ REFUSALS = {
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("orders")
+@pytest.mark.usefixtures("orders", "five_minutes")
 def test_the_commands_of_all_pages_run(user: User) -> None:
     commands = sorted({command for _, command in shown()})
     ran = [command for command in commands if not {*words_of(command)} & {*GO_ON, *NOT_HERE}]
