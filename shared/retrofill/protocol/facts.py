@@ -158,9 +158,12 @@ def _traceback(error: BaseException) -> str:
 
 
 def _explains_itself(error: BaseException, chain: traceback.TracebackException) -> bool:
-    """Whether it is a refusal of ours, outside of the user's code: its message says all."""
-    alone = error.__cause__ is None and error.__context__ is None
-    ours = alone and type(error).__module__.startswith(_OURS)
+    """Whether it and its causes are of ours, outside of the user's code: its message says all."""
+    said = str(error)
+    cause, traced = error.__cause__ or error.__context__, chain.__cause__ or chain.__context__
+    if cause is not None and not (traced is not None and str(cause) in said and _explains_itself(cause, traced)):
+        return False
+    ours = type(error).__module__.startswith(_OURS)
     return ours and all(frame.filename.startswith(_NOT_THE_USERS) for frame in chain.stack)
 
 

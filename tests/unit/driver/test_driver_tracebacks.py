@@ -7,6 +7,10 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+from retrofill.driver.submit import SubmitFailed
+from retrofill.driver.time_limit import TaskTimedOut
 from retrofill.errors import first_line
 from retrofill.masking import masked
 from retrofill.protocol.facts import error_info, whole_traceback
@@ -78,3 +82,19 @@ def test_the_whole_traceback_survives_an_error_without_a_text() -> None:
 
     assert first_line(Exception(whole_traceback(Silent())))
     assert traceback.format_exception(ValueError("x"))[0].strip() == whole_traceback(ValueError("x")).strip()
+
+
+@pytest.mark.parametrize(
+    ("cause", "traced"),
+    [
+        (SubmitFailed("job.py ended with signal 9: loading\nand so on"), False),
+        (None, False),
+        (ValueError("of the user"), True),
+    ],
+)
+def test_of_a_script_that_timed_out_the_message_says_all_once(cause: Exception | None, traced: bool) -> None:
+    error = TaskTimedOut("too long")
+    error.__cause__ = cause
+    found = error_info(error)
+    assert (found.traceback is not None) == traced
+    assert found.message == ("too long" if traced or cause is None else f"too long\n{cause}")
