@@ -32,6 +32,8 @@ class Fields:
         interval = interval_of(launch, run)
         about = {"id": run.id, "backfill_id": launch.backfill_id, "attempt": run.attempt}
         self._staged: dict[str, str] = {}
+        self._staging = staging
+        self._directories: list[str] = []
 
         def lent(number: int, name: str) -> str:
             return self._once(f"table {name}", lambda: lend(replace(tables[number], name=name)))
@@ -41,7 +43,7 @@ class Fields:
             interval.end,
             about,
             launch.conf,
-            lambda path: self._once(path, lambda: staging.stage(task, path)),
+            lambda path: self._once(path, lambda: self._directory(staging.stage(task, path))),
             staging.staged,
             lambda path, names: self._once(
                 ", ".join([path, *names]), lambda: staging.stage_all_partitions(task, path, names)
@@ -55,11 +57,11 @@ class Fields:
 
     def fill(self, texts: Sequence[str]) -> list[str]:
         """The texts with their fields filled in. Raises ``BadArgument`` or ``CannotStage``."""
-        return fill(texts, self._values)
+        return [self._with_directories(text) for text in fill(texts, self._values)]
 
     def fill_between(self, text: str) -> str:
         """The text, which has braces of its own, with its fields filled in. Raises like ``fill``."""
-        return fill_between(text, self._values)
+        return self._with_directories(fill_between(text, self._values))
 
     def located(self, script: Script, place: Callable[[str], str]) -> Script:
         """The script with the ``place`` of each of its files, whose paths are filled in. Raises ``BadArgument``."""
@@ -68,6 +70,17 @@ class Fields:
     def parameters(self, own: Mapping[str, object]) -> dict[str, object]:
         """The values of a file of SQL's parameters, by name. Raises like ``fill``."""
         return typed({**GIVEN, **own}, self._values)
+
+    def _directory(self, staged: str) -> str:
+        self._directories.append(staged)
+        return staged
+
+    def _with_directories(self, text: str) -> str:
+        """The text. A staged directory in which it names a file is made: few programs do that themselves."""
+        for each in self._directories:
+            if f"{each}/" in text:
+                self._staging.make(each)
+        return text
 
     def _once(self, what: str, stage: Callable[[], str]) -> str:
         """It is staged once, however often it is named."""

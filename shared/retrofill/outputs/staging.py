@@ -64,6 +64,8 @@ class Staging:
         self._calls = 0
         self._staged: dict[Path, _Staged] = {}
         self._partitioned: list[_Partitioned] = []
+        # Directories that exist before a task has written to them.
+        self._made: set[Path] = set()
         # Directories whose output is dropped, by task. Spark may not have read them yet: it reads what it needs.
         self._dropped: dict[Path, str] = {}
         # All directories that contain an output.
@@ -92,6 +94,12 @@ class Staging:
             staged = _Staged(task, run, target, self._folder(target, run), about)
             self._add(staged)
         return staged
+
+    def make(self, staged: str) -> None:
+        """Make the directory that a task was given, for one that writes a file into it."""
+        with self._lock:
+            self._made.add(Path(staged))
+        Path(staged).mkdir(exist_ok=True)
 
     def restore(self, task: str, path: str, number: int = 0) -> None:
         """Stage what the run that this one undoes has replaced at ``path``.
@@ -179,7 +187,8 @@ class Staging:
             # Before all else: whoever published there has thrown away what was written.
             refuse_taken(self._claim(staged.target, staged.run, **staged.about) for staged in self._staged.values())
             for staged in self._staged.values():
-                if not (staged.folder / "new").is_dir():
+                new = staged.folder / "new"
+                if not new.is_dir() or (new in self._made and not any(new.iterdir())):
                     raise CannotStage(f"task {staged.task!r} {_no_directory(staged)}")
             self._check_complete(tasks)
             outputs = self.tables.outputs()
@@ -321,7 +330,7 @@ class Staging:
 
 def _no_directory(staged: _Staged) -> str:
     """What a task did that wrote no directory."""
-    if not (staged.folder / "new").exists():
+    if not (staged.folder / "new").is_file():
         return (
             f"staged {staged.target} but wrote nothing there: write to the path that run.stage returns, or that the "
             "script gets for {stage:PATH}"

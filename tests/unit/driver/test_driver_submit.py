@@ -110,6 +110,27 @@ def test_a_path_is_staged_once_in_each_try_and_read_by_later_scripts(tmp_path: P
         fields_of(made).fill(["{stage}"])
 
 
+@pytest.mark.parametrize("published", [True, False])
+def test_a_file_may_be_named_in_a_staged_directory(tmp_path: Path, published: bool) -> None:
+    made = launch()
+    (piece,) = made.pieces
+    staging = Staging(made, piece)
+    (file,) = Fields(made, piece, staging, "a").fill([f"{{stage:{tmp_path}/day=1}}/totals.csv"])
+    if published:
+        Path(file).write_text("1")
+        assert staging.seal() == {piece.runs[0].id: (f"{tmp_path}/day=1",)}
+    else:
+        with pytest.raises(CannotStage, match="but wrote nothing there"):
+            staging.seal()
+
+
+def test_what_is_staged_is_not_made_for_a_program_that_makes_it(tmp_path: Path) -> None:
+    made = launch()
+    (piece,) = made.pieces
+    fields = Fields(made, piece, Staging(made, piece), "a")
+    assert not Path(fields.fill([f"{{stage:{tmp_path}/day=1}}"])[0]).exists()
+
+
 def test_a_table_is_lent_once_in_each_try_whether_by_its_name_or_its_directory() -> None:
     made = launch()
     (piece,) = made.pieces
