@@ -13,11 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+import psutil
 import psycopg
 import pytest
 from tests.support import java_jobs
-from tests.support.installation import ROOT, until
+from tests.support.console import OURS
+from tests.support.installation import ROOT, Installation, until
 from tests.support.maven import jar
+from tests.support.shown import everything
 from tests.support.user import User
 
 from retrofill.spark.home import SparkHome
@@ -146,6 +150,33 @@ class World:
             found[day] = sorted([*rows, *(str(row) for file in files for row in parquet.read_table(file).to_pylist())])
         return found
 
+    def shown(self, id: str) -> dict[str, str]:
+        """All that anyone may see of the stack and a backfill: logs, topics, tables, command lines, the console."""
+        shown = {
+            f"process {each.pid}": " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])
+        }
+        run = self.user.json("runs", "list", id)[0]["id"]
+        for command in (
+            ["backfill", "show", id],
+            ["backfill", "show", id, "--json"],
+            ["runs", "show", str(run)],
+            ["runs", "show", str(run), "--json"],
+            ["pipelines", "show", "orders_database", "--json"],
+            ["config"],
+        ):
+            shown[" ".join(command)] = self.user.run(*command)
+        of_console = self.user.json("status")["console"]["url"]
+        with httpx.Client(base_url=of_console, headers=OURS, timeout=40, trust_env=False) as console:
+            for path in (f"backfills/{id}", f"runs/{run}", f"runs/{run}/log", "pipelines/orders_database", "health"):
+                answer = console.get(f"api/{path}")
+                assert answer.status_code == 200, (path, answer.text)
+                shown[f"console {path}"] = answer.text
+        installation = Installation(Settings(home=self.user.home))
+        try:
+            return shown | everything(installation)
+        finally:
+            installation.close()
+
     @contextmanager
     def changed(self, file: str, change: Callable[[str], str | None]) -> Iterator[None]:
         """One of the files is another, or, with ``None``, not there."""
@@ -178,8 +209,9 @@ def world() -> Iterator[World]:
 def test_a_job_is_reviewed_and_published_and_gives_what_a_plain_run_gives(world: World, name: str) -> None:
     shown = world.user.run("backfill", "dry-run", f"orders_{name}", *world.request(), "--review")
     assert "5 " in shown and "stages nothing" not in shown, shown
-    world.user.run("backfill", "create", f"orders_{name}", *world.request(), "--id", name, "--review")
-    until(lambda: world.user.progress(name)[0] in ("in_review", "failed"), "it is in review", seconds=300)
+    world.user.run(
+        "backfill", "create", f"orders_{name}", *world.request(), "--id", name, "--review", "--watch", status=3
+    )
     assert world.user.json("backfill", "show", name)["state"] == "in_review"
     assert not any(world.results("out", name).values())
     world.user.run("backfill", "publish", name, "--watch")
@@ -187,6 +219,35 @@ def test_a_job_is_reviewed_and_published_and_gives_what_a_plain_run_gives(world:
         world.plain_run(name, day)
     assert world.results("out", name) == world.results("plain", name)
     assert all(world.results("plain", name).values())
+
+
+def test_no_secret_shows_while_a_script_uses_it_or_afterwards(world: World) -> None:
+    reading = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'reporter' AND wait_event_type = 'Lock'"
+    request = ["orders_database", *world.request("locked", [DAYS[2]]), "--id", "locked"]
+    with psycopg.connect(world.dsn("shop")) as lock, psycopg.connect(world.dsn("shop"), autocommit=True) as conn:
+        lock.execute("LOCK TABLE orders")
+        world.user.run("backfill", "create", *request, "--reprocess", "completed")
+        until(lambda: conn.execute(reading).fetchone() == (1,), "the script is reading", seconds=180)
+        running = world.shown("locked")
+        lock.rollback()
+    until(lambda: world.user.progress("locked") == ("succeeded", 1), "it has succeeded", seconds=180)
+    afterwards = world.shown("locked")
+    assert any("with_arguments.py" in text for text in running.values())
+    assert any("orders from a database" in text or "orders_database" in text for text in afterwards.values())
+    for shown in (running, afterwards):
+        assert [place for place, text in shown.items() if "canary" in text] == []
+
+
+def test_no_secret_shows_of_a_script_that_fails_with_it(world: World) -> None:
+    says = "parser.error('no login with ' + given.password)"
+    request = ["orders_database", *world.request("says", [DAYS[2]]), "--id", "says", "--reprocess", "completed"]
+    with world.changed("from_database.py", lambda text: text.replace("spark = ", f"{says}\nspark = ")):
+        world.apply()
+        world.user.run("backfill", "create", *request, "--watch", status=1)
+    world.apply()
+    shown = world.shown("says")
+    assert "no login with ***" in shown["backfill show says"]
+    assert [place for place, text in shown.items() if "canary" in text] == []
 
 
 def empty(text: str) -> str:
@@ -197,6 +258,13 @@ def empty(text: str) -> str:
 # By job: the file that is changed, how, and what the first line of its error says.
 BROKEN: list[tuple[str, str, Callable[[str], str | None], str]] = [
     ("report", "../orders/2026-01-03.csv", empty, "no orders in ORDERS/2026-01-03.csv"),
+    ("report", "../orders/2026-01-03.csv", lambda _: None, "Path does not exist: file:ORDERS/2026-01-03.csv"),
+    (
+        "report",
+        "report.py",
+        lambda text: text.replace("import argparse", "import argparse_of_the_future as argparse"),
+        "ModuleNotFoundError: No module named 'argparse_of_the_future'",
+    ),
     (
         "cli",
         "salestool/cli.py",
@@ -204,10 +272,52 @@ BROKEN: list[tuple[str, str, Callable[[str], str | None], str]] = [
         "ModuleNotFoundError: No module named 'click_of_the_future'",
     ),
     (
+        "cli",
+        "programs.py",
+        lambda text: text.replace('"totals", "--orders", ORDERS', '"totals"'),
+        "Missing option '--orders'",
+    ),
+    ("configured", "job.json", lambda text: text.replace('"target"', '"goal"'), "KeyError: 'target'"),
+    (
+        "configured",
+        "shops.csv",
+        lambda text: text + "nowhere\n",
+        "Length of object (1) does not match with length of fields (2)",
+    ),
+    (
         "marts",
         "../orders/2026-01-03.csv",
         empty,
         "Database Error in model by_shop: no orders in ORDERS/2026-01-03.csv",
+    ),
+    (
+        "marts",
+        "build_marts.sh",
+        lambda text: (
+            text.replace("awk -v", "awk_of_the_future -v").replace("-eu", "-eu -o pipefail").replace("/sh", "/bash")
+        ),
+        "awk_of_the_future: command not found",
+    ),
+    ("java", "../orders/2026-01-03.csv", empty, "IllegalStateException: no orders in ORDERS/2026-01-03.csv"),
+    ("java", "in_java.py", lambda text: text.replace("DayTotals", "Days"), "org.example.sales.Days"),
+    (
+        "java",
+        "in_java.py",
+        lambda text: text.replace("sales.jar", "half.jar"),
+        "NoClassDefFoundError: org/example/sales/Totals",
+    ),
+    ("database", "programs.py", lambda text: text.replace("packages=", "files=[] and "), "org.postgresql.Driver"),
+    (
+        "database",
+        "programs.py",
+        lambda text: text.replace('"reporter"', '"nobody"'),
+        'authentication failed for user "nobody"',
+    ),
+    (
+        "database",
+        "from_database.py",
+        lambda text: text.replace("FROM orders", "FROM order_s"),
+        'relation "order_s" does not exist',
     ),
 ]
 
@@ -216,15 +326,19 @@ BROKEN: list[tuple[str, str, Callable[[str], str | None], str]] = [
 def test_of_a_broken_job_the_first_line_of_the_error_names_the_cause(
     world: World, name: str, file: str, change: Callable[[str], str | None], cause: str
 ) -> None:
+    half = world.jobs / "half.jar"
+    if not half.exists():
+        java_jobs.build(JAVA, half, without="Totals.class")
     of_code = not file.startswith("..")
+    applied = "in_java.py" if name == "java" else "programs.py"
     id = f"broken_{BROKEN.index((name, file, change, cause))}"
     request = [f"orders_{name}", *world.request(id, [DAYS[2]]), "--id", id, "--reprocess", "completed", "--watch"]
     with world.changed(file, change):
         if of_code:
-            world.apply()
+            world.apply(applied)
         world.user.run("backfill", "create", *request, status=1)
     if of_code:
-        world.apply()
+        world.apply(applied)
     shown = world.user.run("backfill", "show", id)
     first = next(line for line in shown.splitlines() if line.lstrip().startswith("task "))
     assert cause.replace("ORDERS", str(world.orders)) in first, shown
@@ -236,7 +350,6 @@ REFUSED: list[tuple[str, Callable[[str], str | None], str]] = [
     ("job.json", lambda _: '{"day": "{interval.strat:%F}"}', "did you mean interval.start?"),
     ("build_marts.sh", lambda _: None, "build_marts.sh does not exist"),
     ("programs.py", lambda text: text.replace("{secret[SHOP_PASSWORD]}", "{secret[SHOP]}"), "SHOP"),
-    ("programs.py", lambda text: text.replace("{stage:{conf[out]}/cli", "{stage:s3a://out/cli"), "a rename on s3a:"),
 ]
 
 
@@ -250,7 +363,7 @@ def test_what_cannot_work_is_refused_by_apply(
 
 
 def test_a_missing_key_is_refused_by_the_dry_run_and_the_request(world: World) -> None:
-    for name, key in (("configured", "orders"), ("database", "url"), ("java", "orders")):
+    for name, key in (("configured", "orders"), ("database", "out"), ("java", "orders")):
         request = [f"orders_{name}", "--from", DAYS[0], "--to", DAYS[-1], "--conf", "{}"]
         for command in ("dry-run", "create"):
             said = world.user.start("backfill", command, *request)

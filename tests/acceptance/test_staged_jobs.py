@@ -193,3 +193,29 @@ def test_a_job_is_reviewed_published_and_undone_and_gives_what_a_plain_run_gives
         left = spark.sql("SHOW TABLES IN lake.shop").collect()
         assert sorted(row.tableName for row in left) == ["day_totals", "sales", "sql_totals", "totals"]
         assert sorted(each.name for each in (world.folder / "out").iterdir() if "__retrofill" in each.name) == []
+
+
+# By pipeline: another conf, or other sales, and what the first line of the error says.
+BROKEN = [
+    ("sales_by_hour", {"sales": "/nowhere.json"}, None, "Path does not exist: file:/nowhere.json"),
+    ("sales_by_hour", {}, {"day": DAYS[2], "shop": "a", "amount": 1}, "`hour` cannot be resolved"),
+    ("totals_merged", {"lake": "pond"}, None, "pond.shop.totals"),
+    ("totals_by_name", {}, {"day": DAYS[2], "shop": "a", "amount": "many"}, "'many'"),
+    ("totals_replaced", {"out": "/nowhere"}, None, "/nowhere/totals"),
+]
+
+
+@pytest.mark.parametrize(("pipeline", "conf", "row", "cause"), BROKEN, ids=[f"{each[0]}-{each[3]}" for each in BROKEN])
+def test_of_a_broken_job_the_first_line_of_the_error_names_the_cause(
+    world: World, spark: Any, pipeline: str, conf: dict[str, str], row: dict[str, Any] | None, cause: str
+) -> None:
+    before, id = world.seen(spark, pipeline), f"broken_{BROKEN.index((pipeline, conf, row, cause))}"
+    if row is not None:
+        (world.folder / f"{id}.json").write_text(json.dumps(row))
+        conf = {"sales": f"{world.folder}/{id}.json"}
+    asked = world.asked(pipeline, DAYS[2], DAYS[2], **conf)
+    world.user.run("backfill", "create", *asked, "--id", id, "--reprocess", "completed", "--watch", status=1)
+    shown = world.user.run("backfill", "show", id)
+    first = next(line for line in shown.splitlines() if line.lstrip().startswith("task "))
+    assert cause in first, shown
+    assert world.seen(spark, pipeline) == before
