@@ -200,6 +200,9 @@ class Submits:
             raise BadArgument(
                 f"there is no program {submit.script} on this host: install it for the drivers of pool {pool}, or correct its name"
             )
+        interpreter = _interpreter(Path(found))
+        if interpreter is not None and not Path(interpreter).exists():
+            raise BadArgument(f"{submit.script} begins with #!{interpreter}, but this host has no {interpreter}")
         return Submission([found, *fields.fill(submit.args)], environment)
 
     def _conf(self, home: SparkHome, submit: Script, fields: Fields) -> dict[str, str]:
@@ -254,6 +257,17 @@ class Submits:
             if self._lease_end is not None:
                 _send(process, str(self._lease_end))
         return process
+
+
+def _interpreter(program: Path) -> str | None:
+    """What its first line says that runs it; the system names only the program if that does not exist."""
+    try:
+        with program.open("rb") as file:
+            first = file.readline(LINE_CHARS)
+    except OSError:
+        return None
+    words = first[2:].split()
+    return os.fsdecode(words[0]) if first.startswith(b"#!") and words and words[0].startswith(b"/") else None
 
 
 def _without_input(conf: Mapping[str, str], folder: Path) -> dict[str, str]:

@@ -151,10 +151,16 @@ def test_a_secret_in_a_template_is_in_a_private_directory_and_spark_is_not_told(
             "there is no program no-such-program on this host: install it for the drivers of pool",
         ),
         ({"script": "TMP/lacks.yaml"}, "TMP/lacks.yaml is not executable: begin it with a line like #!/bin/sh"),
+        (
+            {"script": "TMP/sub/run"},
+            "TMP/sub/run begins with #!/no/such/shell, but this host has no /no/such/shell",
+        ),
     ],
 )
 def test_what_is_missing_is_named_in_one_line(tmp_path: Path, more: dict[str, Any], why: str) -> None:
     (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "run").write_text("#!/no/such/shell -e\n")
+    (tmp_path / "sub" / "run").chmod(0o755)
     for name in ("broken.zip", "sub/broken.zip"):
         (tmp_path / name).write_text("no archive")
     (tmp_path / "lacks.yaml").write_text("a: {conf[town]}")
