@@ -43,9 +43,6 @@ class Log:
     def error(self, event: str, *args: Any, **fields: Any) -> None:
         self.log(logging.ERROR, event, *args, **fields)
 
-    def critical(self, event: str, *args: Any, **fields: Any) -> None:
-        self.log(logging.CRITICAL, event, *args, **fields)
-
     def exception(self, event: str, *args: Any, **fields: Any) -> None:
         self.log(logging.ERROR, event, *args, **{"exc_info": True, **fields})
 

@@ -26,6 +26,7 @@ from retrofill.masking import masked
 from retrofill.protocol.facts import MAX_SEARCHED
 from retrofill.protocol.launch import Launch, Script, Task
 from retrofill.protocol.script_texts import BadArgument, secrets_in
+from retrofill.sdk.names import PACKAGES
 from retrofill.spark import clusters
 from retrofill.spark.clusters import Cluster, cluster_of
 from retrofill.spark.home import DRIVER_PYTHON, PYTHON, SparkHome
@@ -35,7 +36,6 @@ from retrofill.system.processes import lines_until_exit
 
 LAST_LINES, LINE_CHARS = 400, 500
 PY_FILES, JARS, FILES, ARCHIVES = "spark.submit.pyFiles", "spark.jars", "spark.files", "spark.archives"
-PACKAGES = "spark.jars.packages"
 # With the first two, the script's own Spark would become a Connect client; with the third, its
 # spark-submit would not read spark-env.sh, because that of the driver has.
 _NOT_THE_SCRIPTS = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_ENV_LOADED")

@@ -21,6 +21,8 @@ MIN_TIMEOUT_SECONDS = 1.0
 MAX_TIMEOUT_SECONDS = 2_592_000.0
 # The pool that the global settings describe.
 DEFAULT_POOL = "default"
+# Spark's setting for what it downloads.
+PACKAGES = "spark.jars.packages"
 # This machine, whatever its name.
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # What a webhook sends.

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from retrofill.masking import hides
+from retrofill.sdk.names import PACKAGES
 from retrofill.sdk.texts import is_inside, outline
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
 
-PACKAGES = "spark.jars.packages"
 # Means the two lists below in RETROFILL_SPARK_CONF_ALLOW.
 DEFAULT = "default"
 # Prefix of environment variables there, of which the lists below have none.
