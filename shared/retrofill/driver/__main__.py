@@ -52,16 +52,15 @@ if not __package__:
     sys.path[0:1] = [str(Path(__file__).absolute().parents[2]), str(Path.cwd())]
 
 from retrofill.driver import application
-from retrofill.driver.config import Config
+from retrofill.driver.application import ask_first
+from retrofill.driver.config import Config, set_up, settings
 from retrofill.driver.conversation import Conversation
-from retrofill.driver.cost import ask_first
 from retrofill.driver.forking import Notes, Parent
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.reaching import reach
 from retrofill.driver.serve import serve_attempt
 from retrofill.driver.session import ConnectSessions, Sessions, choose_connect
-from retrofill.driver.setup import set_up, settings
 from retrofill.protocol.facts import SparkApplication, as_json
 from retrofill.protocol.launch import Launch
 from retrofill.tracing import preload

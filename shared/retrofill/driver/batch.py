@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, ContextManager, Iterator, Mapping
 
+from retrofill.driver.application import WAIT_SECONDS, begin_reading
 from retrofill.driver.context import run_of
-from retrofill.driver.cost import WAIT_SECONDS, begin_reading
 from retrofill.driver.execute import FAILURES, Execution, Result
 from retrofill.driver.forking import Notes
 from retrofill.driver.publishing import Publisher

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Iterable
 
-from retrofill.driver.application import application_of_context
-from retrofill.driver.cost import cost_of
+from retrofill.driver.application import application_of_context, cost_of
 from retrofill.driver.session_state import CannotClear, Fresh, Tags
 from retrofill.driver.versions import JobTags
 from retrofill.protocol.facts import Cost, SparkApplication

@@ -23,11 +23,10 @@ from typing import IO
 
 from retrofill.driver.application import versions
 from retrofill.driver.classic_session import ClassicSession
-from retrofill.driver.config import Config
+from retrofill.driver.config import Config, settings
 from retrofill.driver.forking import Notes, Parent
 from retrofill.driver.process import hang_up_with_parent
 from retrofill.driver.serve import serve_attempt
-from retrofill.driver.setup import settings
 
 
 def main() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import threading
 import time
+import zipfile
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Callable, Protocol
+from pathlib import Path
+from typing import IO, Any, Callable, Protocol
 
 from retrofill.driver.batch import Batch
-from retrofill.driver.config import Config
+from retrofill.driver.config import Config, set_up
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.execute import Result
-from retrofill.driver.fetched import Fetched
 from retrofill.driver.forking import Notes
 from retrofill.driver.lease import Lease
 from retrofill.driver.output import Output
@@ -20,7 +23,6 @@ from retrofill.driver.process import Ending, end_children, end_with_host
 from retrofill.driver.publishing import Ended, Publisher, may_publish, publish_all, put_off
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
-from retrofill.driver.setup import set_up
 from retrofill.driver.submit import Submits
 from retrofill.driver.time_limit import TaskTimedOut
 from retrofill.log import bound, get_log
@@ -29,8 +31,40 @@ from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, as_json,
 from retrofill.protocol.launch import Launch, LaunchedRun, Piece, Task
 from retrofill.protocol.table_output import TableOutput
 from retrofill.states import AttemptMode
+from retrofill.system.files import PrivateFolder
 from retrofill.tracing import fail_span, flush, span
-from retrofill.user_code.attempt_code import Code
+from retrofill.user_code.attempt_code import Code, CodeUnavailable
+
+
+class Fetched:
+    """The folders with the archives of code that this process has used, by hash. Thread-safe."""
+
+    def __init__(self, host: Conversation) -> None:
+        self._host = host
+        self._folders: dict[str, Path] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, sha256: str) -> Path:
+        """The folder with the code of this hash. Raises ``CodeUnavailable``."""
+        with self._lock:
+            known = self._folders.get(sha256)
+            if known is None or not known.is_dir():
+                self._host.say("code", sha256)
+                known = self._folders[sha256] = _folder(self._host.hear("code"))
+            return known
+
+
+def _folder(answer: dict[str, Any]) -> Path:
+    if "error" in answer:
+        raise CodeUnavailable(answer["error"])
+    if "folder" in answer:
+        return Path(answer["folder"])
+    # This machine is another one than the host's. The folder is there as long as this process lives.
+    folder = PrivateFolder().path
+    with zipfile.ZipFile(io.BytesIO(base64.b64decode(answer["archive"]))) as zipped:
+        zipped.extractall(folder)
+    return folder
+
 
 log = get_log(__name__)
 

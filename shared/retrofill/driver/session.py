@@ -8,6 +8,7 @@ refuses all requests with those ids.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 import uuid
@@ -15,14 +16,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 
-from retrofill.driver.application import ConnectApplication
+from retrofill.driver.application import ConnectApplication, cost_of
 from retrofill.driver.config import Config
-from retrofill.driver.cost import cost_of
 from retrofill.driver.environment import give, packed_file
-from retrofill.driver.keepalive import KeepAlive
 from retrofill.driver.session_state import Changes, Tags
 from retrofill.driver.versions import JobTags, close_by_stop_only, has_release, leave_at_exit, set_all, watch_calls
-from retrofill.errors import NotConfigured
+from retrofill.errors import NotConfigured, kind_and_line
+from retrofill.log import get_log
 from retrofill.outputs.tables.publication import PublisherSessions
 from retrofill.protocol.facts import Cost, SparkApplication
 from retrofill.protocol.launch import Launch
@@ -324,3 +324,50 @@ def choose_connect(settings: Config) -> None:
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     if settings.spark_remote is not None:
         os.environ.setdefault("SPARK_REMOTE", settings.spark_remote)
+
+
+log = get_log(__name__)
+TIMEOUT = "spark.connect.session.manager.defaultSessionTimeout"
+SHARE = 4
+UNKNOWN_SECONDS = 3600.0
+_UNITS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class KeepAlive:
+    """Keeps a Spark Connect session alive during its attempt, by a small request four times per session timeout.
+
+    By default, a server closes sessions that are idle for an hour, and a task may do other work for
+    longer than that.
+    """
+
+    def __init__(self, session: Any, first: Callable[[Any], object] = lambda _: None) -> None:
+        """``first`` is called with the session before the first request, in the same thread."""
+        self._session = session
+        self._first = first
+        self._stopped = threading.Event()
+        threading.Thread(target=self._keep, name="keep-alive", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _keep(self) -> None:
+        pause = 0.0
+        while not self._stopped.wait(pause) and not self._session.client.is_closed:
+            try:
+                if pause == 0.0:
+                    self._first(self._session)
+                pause = timeout_seconds(self._session.conf.get(TIMEOUT)) / SHARE
+            except Exception as e:  # noqa: BLE001 - users of the session get the error and handle it
+                if not self._stopped.is_set():
+                    log.warning("session_not_kept_alive", error=kind_and_line(e), condition=condition(e))
+                pause = pause or UNKNOWN_SECONDS / SHARE
+
+
+def timeout_seconds(text: str | None) -> float:
+    """A duration in Spark's format (``60m``; without a unit: milliseconds).
+
+    Invalid or 0 (no limit) is Spark's default.
+    """
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text or "", re.IGNORECASE)
+    unit = _UNITS.get(found[2].lower()) if found else None
+    return (float(found[1]) * unit if found and unit else 0.0) or UNKNOWN_SECONDS

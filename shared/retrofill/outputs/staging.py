@@ -9,8 +9,7 @@ from json import dumps
 from pathlib import Path
 from typing import Any, Collection, Mapping, Sequence
 
-from retrofill.outputs.cannot_stage import CannotStage
-from retrofill.outputs.file_uri import local_path
+from retrofill.outputs.cannot_stage import CannotStage, local_path
 from retrofill.outputs.kept import PLACE, copy, find_before, key_of, put_marker
 from retrofill.outputs.places import Claim, Owner, cure, real, refuse_taken
 from retrofill.outputs.publication import Written, own_folder, seal

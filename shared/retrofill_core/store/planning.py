@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, Connection, Integer, Text, func, insert, lite
 from sqlalchemy.dialects.postgresql import TSTZMULTIRANGE, Range
 from sqlalchemy.dialects.postgresql.ranges import MultiRange
 
-from retrofill.outputs.file_uri import local_path
+from retrofill.outputs.cannot_stage import local_path
 from retrofill.protocol.script_texts import AnySecret, Values, fill
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.domain.backfill import ACTIVE, BackfillState, Publish

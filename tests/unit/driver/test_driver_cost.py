@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from retrofill.driver import cost
-from retrofill.driver.cost import cost_of
+from retrofill.driver import application
+from retrofill.driver.application import cost_of
 from retrofill.protocol.facts import Cost
 
 TAG = "retrofill-attempt-7"
@@ -128,7 +128,7 @@ def test_what_is_not_understood_is_unknown_and_not_asked_again_for_a_while(ui: U
 
 
 def test_a_ui_that_hangs_delays_an_end_once_and_not_for_long(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "SECONDS", 0.2)
+    monkeypatch.setattr(application, "SECONDS", 0.2)
     ui.hangs = True
     began = time.monotonic()
     assert cost_of(ui.address, TAG) is None

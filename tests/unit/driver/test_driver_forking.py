@@ -21,7 +21,7 @@ import ctypes, json, os, random, signal, sys, threading, time
 from retrofill.driver.__main__ import take_pipes
 from retrofill.driver import forking
 from retrofill.driver.forking import Parent
-from retrofill.driver.setup import settings
+from retrofill.driver.config import settings
 
 forking.END_SECONDS = 1.0
 

@@ -19,8 +19,7 @@ from tests.unit.driver.test_driver_submit import launch
 from retrofill.driver import session as sessions
 from retrofill.driver.application import ConnectApplication
 from retrofill.driver.config import Config
-from retrofill.driver.keepalive import UNKNOWN_SECONDS, seconds
-from retrofill.driver.session import ConnectSessions
+from retrofill.driver.session import UNKNOWN_SECONDS, ConnectSessions, timeout_seconds
 from retrofill.outputs.tables.publication import leave_if_lost
 from retrofill.spark.loss import is_of_server, line_of
 from retrofill_tools.stack.ports import held_port
@@ -128,7 +127,7 @@ def test_a_session_that_was_lost_with_its_server_is_told_from_one_that_was_close
     ],
 )
 def test_a_sessions_time_as_spark_writes_it(text: str | None, fields: float) -> None:
-    assert seconds(text) == fields
+    assert timeout_seconds(text) == fields
 
 
 def test_a_loss_is_told_where_nothing_but_pyspark_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

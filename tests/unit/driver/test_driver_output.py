@@ -22,7 +22,7 @@ DRIVER = """
 import json, logging, os, subprocess, sys
 from retrofill.driver.__main__ import take_pipes
 from retrofill.driver.forking import Parent
-from retrofill.driver.setup import settings
+from retrofill.driver.config import settings
 from retrofill.driver.output import Output
 
 from_host, to_host = take_pipes()

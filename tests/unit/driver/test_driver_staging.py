@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.driver.launches import launch_of, run_of
 
-from retrofill.outputs.cannot_stage import CannotStage
-from retrofill.outputs.file_uri import local_path
+from retrofill.outputs.cannot_stage import CannotStage, local_path
 from retrofill.outputs.kept import AREA, MARKER, key_of
 from retrofill.outputs.publication import sealed_folder
 from retrofill.outputs.staging import MAX_OUTPUTS, Staging

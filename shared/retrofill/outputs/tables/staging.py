@@ -15,8 +15,6 @@ from urllib.parse import unquote
 from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.outputs.cannot_stage import CannotStage, NoSuchTable
-from retrofill.outputs.tables.branches import Branch
-from retrofill.outputs.tables.branches import drop as drop_branch
 from retrofill.outputs.tables.checks import (
     fitted,
     refuse_ambiguous,
@@ -32,6 +30,7 @@ from retrofill.outputs.tables.group import Group, Member
 from retrofill.outputs.tables.hive import Locations, refuse_partitions, written_by_script
 from retrofill.outputs.tables.hive_partitions import describe
 from retrofill.outputs.tables.hive_records import discard
+from retrofill.outputs.tables.iceberg import Branch, drop_branch
 from retrofill.outputs.tables.key import Key, key_of_table
 from retrofill.outputs.tables.protocol import Target
 from retrofill.outputs.tables.sweeping import StagedTables
