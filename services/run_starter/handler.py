@@ -39,10 +39,10 @@ from run_starter.claims.starting import Starting
 from run_starter.definitions import Definitions
 from run_starter.executors import Executor
 from run_starter.executors.build import Pools, build_executors
+from run_starter.executors.logs import LogPage
 from run_starter.host.hosting import DriverHost, Watch
 from run_starter.host.launching import Launching
 from run_starter.host.lineage import lineage_of
-from run_starter.host.log_page import LogPage
 from run_starter.host.report_wire import ReportWire
 from run_starter.host.seats import Seats
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, backfills_in, key_in, pipeline_key, pipelines_in

@@ -22,7 +22,7 @@ from retrofill_core.contract.runs import ErrorInfo as Stored
 from retrofill_core.store.engine import make_engine
 from retrofill_tools.client.runs import describe_run, failed_runs, find_run
 from run_starter.executors import LaunchRequest, TimedOut
-from run_starter.executors.driver_reports import report_of
+from run_starter.executors.answers import report_of
 from run_starter.host.hosting import DriverHost
 from run_starter.host.report_wire import ReportWire
 

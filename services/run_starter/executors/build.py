@@ -20,8 +20,7 @@ from retrofill_core.setting_types import check_cluster
 from retrofill_core.settings import Settings
 from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest, submission
 from run_starter.executors.clearing import Clearing
-from run_starter.executors.command import Drivers, drivers_of
-from run_starter.executors.interpreters import Interpreters
+from run_starter.executors.command import Drivers, Interpreters, drivers_of
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.preparing import Preparing

@@ -1,4 +1,4 @@
-"""Command line and environment of a pool's drivers."""
+"""Command line and environment of a pool's drivers, and the Python interpreter of an attempt's."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typing import Any
 from pydantic import SecretStr
 
 from retrofill.driver.config import Config
+from retrofill.driver.environment import VARIABLE
 from retrofill.spark.java import bundled
+from retrofill_core.driver_package import package
 from retrofill_core.pools import Pool, Source, pools_of, settings_of
 from retrofill_core.settings import NotConfigured, Settings
-from retrofill_core.user_code.environments import Packed
-from run_starter.executors import Condition, LaunchRequest
+from retrofill_core.user_code.environments import Environments, Packed, Unpacked
+from run_starter.executors import Condition, LaunchRequest, processes
 
 # Shorter ones are no secrets, and masking them would make logs unreadable.
 MIN_MASKED = 4
@@ -141,3 +143,41 @@ def _python(name: str, pool: Pool) -> str:
 def _packed(pool: Pool) -> Packed | None:
     given = pool.driver_environment
     return None if given is None else Packed(given.sha256, address=given.address)
+
+
+# That drivers start, without Spark, which spark-submit may bring. A package may hide a module of Python's.
+CHECK = "import sys; sys.path.insert(0, sys.argv[1]); import retrofill.driver.serve"
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """``environment``: variables for the driver; ``unpacked``: its packed environment, if it has one."""
+
+    python: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    unpacked: Unpacked | None = None
+
+
+class Interpreters:
+    """The interpreters of a pool's drivers."""
+
+    def __init__(self, drivers: Drivers) -> None:
+        self._drivers = drivers
+        inherited = processes.inherited(os.environ, drivers.withheld)
+        check = ("-c", CHECK, str(package(drivers.settings.home)))
+        self._environments = Environments(drivers.settings, drivers.python, check, inherited)
+
+    def packed_of(self, launch: LaunchRequest) -> Packed | None:
+        """What tells an attempt's interpreter from that of others: its packed environment, or none."""
+        return self._drivers.packed_of(launch)
+
+    def ready(self, packed: Packed | None) -> bool:
+        """Whether ``get`` returns at once."""
+        return packed is None or self._environments.ready(packed)
+
+    def get(self, packed: Packed | None) -> Interpreter:
+        """The interpreter, whose environment is unpacked if needed. Raises ``CodeUnavailable``."""
+        if packed is None:
+            return Interpreter(self._drivers.python)
+        unpacked = self._environments.unpack(packed)
+        return Interpreter(unpacked.python, {VARIABLE: str(unpacked.file)}, unpacked)

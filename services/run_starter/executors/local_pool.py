@@ -20,13 +20,12 @@ from retrofill_core.driver_package import entry, package
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.environments import Packed
 from retrofill_core.user_code.store import CannotUnpackHere, CodeUnavailable
-from run_starter.executors import Condition, Host, Key, LaunchRequest, choosing, processes
+from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
 from run_starter.executors.answers import Answers
-from run_starter.executors.command import Drivers, told, versions
-from run_starter.executors.failures import TRIES, Failures
-from run_starter.executors.interpreters import Interpreters
+from run_starter.executors.command import Drivers, Interpreters, told, versions
 from run_starter.executors.logs import AttemptLogs
-from run_starter.executors.worker import Worker
+from run_starter.executors.preparing import TRIES, Failures
+from run_starter.executors.worker import Waiting, Worker, matches, to_replace, to_start
 
 log = get_log(__name__)
 CLOSE_SECONDS = 5.0
@@ -161,7 +160,7 @@ class LocalPool:
         while True:
             self._woken.clear()
             with self._lock:
-                packed = min(choosing.to_start(self._workers, self._wanted(), otherwise), key=self._pause)
+                packed = min(to_start(self._workers, self._wanted(), otherwise), key=self._pause)
                 seconds = self._pause(packed)
             if seconds <= 0 or self._closed.is_set():
                 return packed
@@ -301,9 +300,9 @@ class LocalPool:
         answers, worker.answers = worker.answers, None
         return answers
 
-    def _wanted(self) -> list[choosing.Waiting]:
+    def _wanted(self) -> list[Waiting]:
         """What waiting attempts need. The caller holds the lock."""
-        return [choosing.Waiting(launch, self._interpreters.packed_of(launch)) for launch in self._waiting]
+        return [Waiting(launch, self._interpreters.packed_of(launch)) for launch in self._waiting]
 
     def _blamed(self, packed: Packed | None) -> str | None:
         """Why attempts of this environment fail, if drivers start here, and not in it. The caller holds the lock.
@@ -326,11 +325,11 @@ class LocalPool:
             blamed = [(each.launch, why) for each in self._wanted() if (why := self._blamed(each.packed)) is not None]
             for launch, _ in blamed:
                 self._waiting.remove(launch)
-            for worker, launch in choosing.matches(self._workers, self._wanted()):
+            for worker, launch in matches(self._workers, self._wanted()):
                 self._waiting.remove(launch)
                 worker.answers = Answers(self._host, launch, worker.send)
                 given.append((worker, launch))
-            replaced = choosing.to_replace(self._workers, self._wanted(), self._slots)
+            replaced = to_replace(self._workers, self._wanted(), self._slots)
             for worker in replaced:
                 self._workers.remove(worker)
         self._woken.set()

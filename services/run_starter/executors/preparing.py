@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from retrofill.errors import kind_and_line
 from retrofill.log import get_log
@@ -15,9 +16,8 @@ from retrofill_core.settings import Settings
 from retrofill_core.user_code.environments import Packed
 from retrofill_core.user_code.store import CannotUnpackHere, CodeUnavailable
 from retrofill_core.user_code.unpacked import cache_of, unpacked
-from run_starter.executors import Condition, Host, Key, LaunchRequest, submission
-from run_starter.executors.failures import Failures
-from run_starter.executors.interpreters import Interpreters
+from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
+from run_starter.executors.command import Interpreters
 
 log = get_log(__name__)
 
@@ -175,3 +175,55 @@ class Preparing:
             raise
         except CodeUnavailable as e:
             log.warning("code_not_unpacked", error=str(e))
+
+
+# After so many faults in a row, the runs that need it fail.
+TRIES = 3
+# For so long after its last fault, others that need it fail without a try: each would hold a seat for nothing.
+BLAMED_SECONDS = 60.0
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass
+class _Failed:
+    """In a row. ``faults``: those of its own, not of this machine or of Spark. ``reason``: of the last of these."""
+
+    count: int = 0
+    faults: int = 0
+    at: float = 0.0
+    blamed_at: float = 0.0
+    reason: str = ""
+
+
+class Failures(Generic[K]):
+    """By what failed. Not locked: its owner's lock guards it."""
+
+    def __init__(self) -> None:
+        self._failed: dict[K, _Failed] = {}
+
+    def failed(self, what: K, reason: str, *, fault: bool) -> None:
+        """It failed once more. ``fault``: of its own, so it would fail elsewhere too."""
+        found = self._failed.setdefault(what, _Failed())
+        found.count, found.at = found.count + 1, time.monotonic()
+        if fault:
+            found.faults, found.blamed_at, found.reason = found.faults + 1, found.at, reason
+
+    def worked(self, what: K) -> None:
+        """It did not fail."""
+        self._failed.pop(what, None)
+
+    def pause(self, what: K) -> float:
+        """Seconds until it is tried again; longer after each failure."""
+        found = self._failed.get(what)
+        return 0.0 if found is None else max(0.0, found.at + processes.pause(found.count) - time.monotonic())
+
+    def are_final(self, what: K) -> bool:
+        """Whether it failed so often that what needs it fails, too."""
+        found = self._failed.get(what)
+        return found is not None and found.count >= TRIES
+
+    def blamed(self, what: K) -> str | None:
+        """Why what needs it fails now, if that is its own fault."""
+        found = self._failed.get(what)
+        is_over = found is None or found.faults < TRIES or time.monotonic() - found.blamed_at >= BLAMED_SECONDS
+        return None if found is None or is_over else found.reason

@@ -30,11 +30,9 @@ from retrofill_core.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
 from run_starter.executors.clearing import cluster_for
-from run_starter.executors.command import Drivers, told, versions
-from run_starter.executors.handshake import handshake
-from run_starter.executors.interpreters import Interpreters
+from run_starter.executors.command import Drivers, Interpreters, told, versions
 from run_starter.executors.logs import AttemptLogs
-from run_starter.executors.submitted import Submitted
+from run_starter.executors.submitted import Submitted, handshake
 
 log = get_log(__name__)
 # From the durable end of an attempt until its driver must have exited. Stopping Spark may take so long if it writes the

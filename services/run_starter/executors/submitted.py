@@ -1,18 +1,38 @@
-"""One attempt in its own driver: its process, its connection, and its end."""
+"""One attempt in its own driver: its process, its connection with the first message on it, and its end."""
 
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import subprocess
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from retrofill.system.files import PrivateFolder
 from run_starter.executors import processes
 from run_starter.executors.answers import Answers
+
+# A driver sends its token at once; strangers may connect if the port is not on loopback.
+HANDSHAKE_SECONDS = 5.0
+MAX_HANDSHAKE_CHARS = 1000
+
+
+def handshake(connection: socket.socket, token: str) -> IO[str] | None:
+    """What the driver sends, line by line, if its first message is the token."""
+    # For reading only: a file for both drops what it has read ahead when it is written to.
+    lines = connection.makefile("r", encoding="utf-8")
+    try:
+        connection.settimeout(HANDSHAKE_SECONDS)
+        sent = json.loads(lines.readline(MAX_HANDSHAKE_CHARS) or "{}").get("token")
+        connection.settimeout(None)
+    except (OSError, ValueError, AttributeError):
+        sent = None
+    known = isinstance(sent, str) and secrets.compare_digest(sent.encode(), token.encode())
+    return lines if known else None
+
 
 # A driver that is stopped reads nothing, so a message may be on its way to it forever.
 ASK_SECONDS = 0.1

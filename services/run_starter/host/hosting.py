@@ -29,10 +29,9 @@ from retrofill_core.contract.topics import RUN_STARTER
 from retrofill_core.store import attempts
 from retrofill_core.store.engine import reading
 from run_starter.executors import NOT_ALLOWED, Key, Launcher, LaunchRequest, OnDelivery, TimedOut
-from run_starter.executors.driver_reports import SOURCE
-from run_starter.host.heartbeats import Heartbeats, Renewed
+from run_starter.executors.answers import SOURCE
 from run_starter.host.lineage import Lineage, NoLineage
-from run_starter.host.report_wire import ReportWire
+from run_starter.host.report_wire import Heartbeats, Renewed, ReportWire
 
 log = get_log(__name__)
 POLL_SECONDS = 1.0

@@ -1,14 +1,19 @@
-"""The way of all reports of a host to Kafka: those of its drivers, and its own about them."""
+"""The way of all reports of a host to Kafka: those of its drivers, and its own about them.
+
+While Kafka does not acknowledge heartbeats, their leases are renewed in Postgres, so that an outage of Kafka ends nothing.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
+from sqlalchemy import Engine
 
 from retrofill.errors import first_line
 from retrofill.log import get_log
@@ -17,12 +22,12 @@ from retrofill_core.bus.clients import POLL_SECONDS, is_fatal
 from retrofill_core.bus.envelope import headers_of, wire_headers
 from retrofill_core.contract.runs import SUBJECT, Report, subject_of
 from retrofill_core.contract.topics import Topic, partition_of
+from retrofill_core.store import attempts
+from run_starter.executors import Key, OnDelivery
 
 log = get_log(__name__)
 AGAIN_SECONDS = 0.2
 FLUSH_SECONDS = 5.0
-# Called from any thread that sends, or the wire's own: with ``None`` once a report is durable, else with why it never will be.
-OnDelivery = Callable[[str | None], object]
 
 
 class ReportWire:
@@ -130,3 +135,48 @@ def _give_up(client: Producer) -> None:
 def _passes(error: BufferError | KafkaException) -> bool:
     """Whether sending again may help."""
     return isinstance(error, BufferError) or error.args[0].code() == KafkaError._UNKNOWN_TOPIC
+
+
+Renewed = Callable[[], object]
+
+
+class Heartbeats:
+    """Of all drivers of a host. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._undelivered: Counter[Key] = Counter()
+        # Of each attempt whose driver beats while an earlier heartbeat is undelivered, how it is told that its lease was
+        # renewed.
+        self._late: dict[Key, Renewed] = {}
+
+    def sent(self, attempt: Key, on_delivery: OnDelivery, renewed: Renewed) -> OnDelivery:
+        """A driver beats. Returns what is to be called once Kafka has its heartbeat, or never will."""
+        with self._lock:
+            if self._undelivered[attempt]:
+                self._late[attempt] = renewed
+            self._undelivered[attempt] += 1
+
+        def delivered(why: str | None) -> None:
+            with self._lock:
+                self._undelivered[attempt] -= 1
+                if not self._undelivered[attempt]:
+                    del self._undelivered[attempt]
+                    self._late.pop(attempt, None)
+            on_delivery(why)
+
+        return delivered
+
+    def renew(self, engine: Engine, own: Collection[int]) -> None:
+        """Renew the leases of drivers that beat while Kafka is silent, and tell them. ``own``: the ids of this host.
+
+        If that fails, the next heartbeat is the next try.
+        """
+        with self._lock:
+            late, self._late = self._late, {}
+        if late:
+            with engine.begin() as conn:
+                renewed = attempts.renew(conn, late, own)
+            log.info("leases_renewed_in_postgres", attempts=len(renewed), drivers=len(late))
+            for id in renewed:
+                late[id]()

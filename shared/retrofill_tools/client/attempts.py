@@ -258,7 +258,7 @@ class Unreachable(OSError):
 
 
 class OverHttp:
-    """The page of a run-starter (``run_starter.host.log_page``)."""
+    """The page of a run-starter (``run_starter.executors.logs``)."""
 
     def __init__(self, address: str, attempt_id: int) -> None:
         # It imports a terminal's library, and most commands read no log.

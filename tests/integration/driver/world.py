@@ -25,8 +25,8 @@ from retrofill_core.settings import Settings
 from retrofill_core.user_code.unpacked import code_of
 from retrofill_tools.client.attempts import OnDisk, lines
 from run_starter.executors import NOT_ALLOWED, Launcher, LaunchRequest, OnDelivery, RunToDo, TimedOut
+from run_starter.executors.answers import SOURCE
 from run_starter.executors.build import build_executors
-from run_starter.executors.driver_reports import SOURCE
 from run_starter.host.report_wire import ReportWire
 
 CODE = """

@@ -24,7 +24,7 @@ from retrofill.driver.serve import Server
 from retrofill.protocol.facts import Cost, SparkApplication
 from retrofill.protocol.launch import Launch
 from retrofill.states import AttemptMode
-from run_starter.executors.driver_reports import report_of
+from run_starter.executors.answers import report_of
 
 # A silent driver fails the test instead of hanging it.
 HEARD_WITHIN_SECONDS = 30.0

@@ -19,7 +19,7 @@ from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import World, launch, pids, world
 
 from retrofill_tools.stack.processes import is_alive
-from run_starter.executors import Condition, failures, processes
+from run_starter.executors import Condition, preparing, processes
 from run_starter.executors.local_pool import LocalPool
 
 __all__ = ["world"]
@@ -95,7 +95,7 @@ def waits_of(pool: LocalPool, monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQu
         return False
 
     monkeypatch.setattr(pool._woken, "wait", wait)
-    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(preparing, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return waits
 
 
@@ -109,7 +109,7 @@ def test_a_driver_that_does_not_start_is_tried_again_ever_more_slowly(
     )
     # Even after thousands of failures the pause stays finite.
     waits = waits_of(pool, monkeypatch)
-    pool._unready._failed[None] = failures._Failed(5000)
+    pool._unready._failed[None] = preparing._Failed(5000)
     pool.launch(launch(1))
     assert [waits.get(timeout=20) for _ in range(3)][1:] == [processes.MAX_BACKOFF_SECONDS] * 2
     pool._command = (sys.executable, str(world.file))

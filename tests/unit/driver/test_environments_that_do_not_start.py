@@ -23,9 +23,8 @@ from retrofill_core.domain.data import PackedEnvironment
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.environments import Packed
 from retrofill_core.user_code.store import CannotUnpackHere, CodeUnavailable
-from run_starter.executors import NOT_ALLOWED, LaunchRequest, failures, processes
-from run_starter.executors.command import Drivers
-from run_starter.executors.interpreters import Interpreter, Interpreters
+from run_starter.executors import NOT_ALLOWED, LaunchRequest, preparing, processes
+from run_starter.executors.command import Drivers, Interpreter, Interpreters
 from run_starter.executors.local_pool import LocalPool
 
 BAD = PackedEnvironment(sha256="b" * 64, python="3.11")
@@ -183,13 +182,13 @@ def test_one_that_starts_again_is_used(world: World, monkeypatch: pytest.MonkeyP
     world.is_program(PYTHON + "raise SystemExit(1)")
     world.launch(BAD)
     world.host.refusals.get(timeout=20)
-    later = [failures.BLAMED_SECONDS]
+    later = [preparing.BLAMED_SECONDS]
     clock = time.monotonic
-    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: clock() + later[0]))
+    monkeypatch.setattr(preparing, "time", SimpleNamespace(monotonic=lambda: clock() + later[0]))
     # Of one more that fails, one try is enough.
     world.launch(BAD)
     world.host.refusals.get(timeout=20)
-    later[0] += failures.BLAMED_SECONDS
+    later[0] += preparing.BLAMED_SECONDS
     world.program.unlink()
     world.program.symlink_to(sys.executable)
     id = world.launch(BAD)
@@ -211,7 +210,7 @@ def test_what_the_machine_or_spark_is_to_blame_for_fails_no_run(world: World, wa
     MACHINES[way](world)
     id = world.launch(BAD)
     tried = world.pool._unready._failed
-    until(lambda: any(each.count > failures.TRIES for each in tried.values()), "it was tried often")
+    until(lambda: any(each.count > preparing.TRIES for each in tried.values()), "it was tried often")
     world.run_another()
     assert world.host.refusals.empty()
     world.programs.instead = None
@@ -226,7 +225,7 @@ def test_nothing_is_blamed_while_the_pools_own_drivers_do_not_start(world: World
     for worker in list(world.pool._workers):
         worker.process.kill()
     tried = world.pool._unready._failed
-    until(lambda: None in tried and tried[None].faults >= failures.TRIES, "the pool's own do not start")
+    until(lambda: None in tried and tried[None].faults >= preparing.TRIES, "the pool's own do not start")
     world.launch(BAD)
-    until(lambda: any(packed and each.count > failures.TRIES for packed, each in tried.items()), "it was tried often")
+    until(lambda: any(packed and each.count > preparing.TRIES for packed, each in tried.items()), "it was tried often")
     assert world.host.refusals.empty()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from run_starter.executors.acknowledging import Acknowledging
+from run_starter.executors.answers import Acknowledging
 
 SECONDS = 20.0
 

@@ -25,14 +25,13 @@ from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import build
 from retrofill_core.user_code.environments import Packed
 from retrofill_core.user_code.store import open_store
-from run_starter.executors import NOT_ALLOWED, Condition, LaunchRequest, choosing, failures, processes
+from run_starter.executors import NOT_ALLOWED, Condition, LaunchRequest, processes, worker
 from run_starter.executors import preparing as module
 from run_starter.executors.build import Dispatch
-from run_starter.executors.choosing import Waiting
 from run_starter.executors.clearing import Clearing
-from run_starter.executors.command import Drivers, drivers_of
-from run_starter.executors.interpreters import Interpreter, Interpreters
+from run_starter.executors.command import Drivers, Interpreter, Interpreters, drivers_of
 from run_starter.executors.preparing import Preparing
+from run_starter.executors.worker import Waiting
 
 __all__ = ["world"]
 A, B = Packed("a" * 64, "3.11"), Packed("b" * 64, "3.11")
@@ -58,13 +57,13 @@ def wanted(*environments: Packed | None) -> list[Waiting]:
 def test_an_idle_driver_of_the_same_environment_is_used() -> None:
     workers = [Worker(A), Worker(), Worker(B, busy=True), Worker(B, ready=False), Worker(A, retiring=True)]
     asked = wanted(B, None, A, A)
-    assert list(choosing.matches(workers, asked)) == [(workers[1], asked[1].launch), (workers[0], asked[2].launch)]
+    assert list(worker.matches(workers, asked)) == [(workers[1], asked[1].launch), (workers[0], asked[2].launch)]
 
 
 def test_any_driver_publishes() -> None:
     (only,) = [Worker(A)]
     asked = Waiting(replace(launch(1), mode=AttemptMode.PUBLISH), None)
-    assert list(choosing.matches([only], [asked])) == [(only, asked.launch)]
+    assert list(worker.matches([only], [asked])) == [(only, asked.launch)]
 
 
 @pytest.mark.parametrize(
@@ -86,9 +85,9 @@ def test_one_that_nobody_waits_for_is_replaced(
     workers: list[Worker], environments: list[Packed | None], slots: int, replaced: int, started: Packed | None
 ) -> None:
     asked = wanted(*environments)
-    assert len(choosing.to_replace(workers, asked, slots)) == replaced
+    assert len(worker.to_replace(workers, asked, slots)) == replaced
     # Else it is as the one before it, of B.
-    assert choosing.to_start(workers, asked, B)[0] == started
+    assert worker.to_start(workers, asked, B)[0] == started
 
 
 @pytest.fixture(scope="module")
@@ -176,10 +175,10 @@ def test_runs_fail_whose_environment_cannot_be_had(
     attempt, kind, reason = host.told.get(timeout=60)
     assert (attempt, kind) == (1, "CodeUnavailable")
     assert reason.startswith(f"{store[0]}/{'0' * 64}.pex cannot be copied to ")
-    assert len(tries) == failures.TRIES
+    assert len(tries) == module.TRIES
     made.launch(in_environment(launch(2), missing))
     assert host.told.get_nowait() == (2, kind, reason)
-    assert len(tries) == failures.TRIES
+    assert len(tries) == module.TRIES
     # Others have seats and drivers all the while.
     assert made.condition().submits
     made.launch(in_environment(launch(3), store[1][0]))
@@ -205,8 +204,7 @@ def test_a_host_that_cannot_unpack_leaves_runs_to_others_and_then_fails_them(
 ) -> None:
     """It gets nothing for a while after the first tries, and everything but this after the last one."""
     now = [100.0]
-    for each in (module, failures):
-        monkeypatch.setattr(each, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     (tmp_path / "cache").write_text("a file where a folder should be")
     made, host = dispatch(tmp_path, store[0])
     for seconds in (1.0, 2.0):

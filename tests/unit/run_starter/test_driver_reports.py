@@ -13,8 +13,7 @@ from tests.unit.driver.pooled import launch
 
 from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, Report, RunBegan, RunReported
 from run_starter.executors import LaunchRequest, OnDelivery
-from run_starter.executors.answers import Answers
-from run_starter.executors.driver_reports import NotAReport, report_of
+from run_starter.executors.answers import Answers, NotAReport, report_of
 
 LAUNCH = launch(7, [1, 2])
 NOW = datetime(2020, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ import pytest
 
 from retrofill_core.store import attempts
 from run_starter.executors import OnDelivery
-from run_starter.host.heartbeats import Heartbeats
+from run_starter.host.report_wire import Heartbeats
 
 
 def nobody(why: str | None) -> None:

@@ -29,8 +29,7 @@ from retrofill_core.pools import unknown_secret
 from retrofill_core.settings import NotConfigured, Settings
 from run_starter.executors import submission
 from run_starter.executors.build import Dispatch, Pools
-from run_starter.executors.command import drivers_of, masks, told, versions
-from run_starter.executors.interpreters import Interpreters
+from run_starter.executors.command import Interpreters, drivers_of, masks, told, versions
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.preparing import Preparing
 

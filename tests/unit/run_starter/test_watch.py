@@ -11,8 +11,8 @@ import pytest
 
 from retrofill_core.store import attempts
 from run_starter.host import hosting
-from run_starter.host.heartbeats import Heartbeats
 from run_starter.host.hosting import Watch
+from run_starter.host.report_wire import Heartbeats
 
 SECONDS = 20.0
 
