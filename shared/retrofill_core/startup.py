@@ -6,7 +6,6 @@ Collections take a sixth of a start, and find nothing.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -35,6 +34,9 @@ def importing() -> Iterator[None]:
 
 def write_ready(home: Path, name: str, url: str) -> Path:
     """Write the file of this process, which contains its HTTP address. Returns its path, to be removed at the end."""
+    # Commands import this module, and write no such file.
+    import json
+
     folder = home.absolute() / "run"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.{os.getpid()}.ready"

@@ -222,6 +222,11 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             or None,
         }
     )
+    _print_tasks(definition)
+    _print_callbacks(definition)
+
+
+def _print_tasks(definition: PipelineDefinition) -> None:
     print_text("")
     print_table(
         ["task", "kind", "after", "trigger rule", "retries", "timeout"],
@@ -238,6 +243,10 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
         ],
         empty="no tasks",
     )
+
+
+def _print_callbacks(definition: PipelineDefinition) -> None:
+    """The deadlines and what else callbacks are called on."""
     if definition.deadlines:
         print_text("")
         print_table(
