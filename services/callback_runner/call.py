@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from tenacity import Retrying, retry_if_exception_type, wait_exponential
 
+from callback_runner import webhooks
 from callback_runner.decide import (
     Impossible,
     Outcome,
@@ -27,9 +28,8 @@ from callback_runner.decide import (
 from callback_runner.functions import Child
 from callback_runner.interruptible import Permit, ThreadTry, Try
 from callback_runner.record import Claim, record
+from callback_runner.sender import Sender, make_sender
 from callback_runner.topics import TopicSender
-from callback_runner.webhooks import protocol
-from callback_runner.webhooks.sender import Sender, make_sender
 from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.system.crash import crash_point
@@ -48,7 +48,7 @@ class Kinds:
 
     def __init__(self, settings: Settings, installation: str, instance: str) -> None:
         self._settings = settings
-        self._signer = protocol.Signer(installation, settings.webhook_secrets, settings.pagerduty_keys)
+        self._signer = webhooks.Signer(installation, settings.webhook_secrets, settings.pagerduty_keys)
         self._topics = TopicSender(settings, instance)
 
     @cached_property
@@ -63,7 +63,7 @@ class Kinds:
             case "webhook" if claim.off_since is not None:
                 return switched_off(claim.name, claim.off_since)
             case "webhook":
-                work = partial(protocol.call, claim, self._signer, self._sender)
+                work = partial(webhooks.call, claim, self._signer, self._sender)
                 return self._thread(work, claim, self._settings.webhook_timeout_seconds, alive_until)
             case "topic":
                 work = partial(self._topics.call, claim)

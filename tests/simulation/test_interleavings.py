@@ -22,7 +22,7 @@ from retrofill_core.store.tables import SERVICE_TABLES
 from run_starter.claims.checks import Claims
 from run_starter.handler import StarterHandler
 from run_starter.memory import LEASES_KEY, Memory, backfill_key
-from run_starter.reports.losses import SILENT
+from run_starter.reports.steps import SILENT
 from tests.simulation import services
 from tests.simulation.drivers import Driver
 from tests.simulation.memory import errors

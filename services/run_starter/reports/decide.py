@@ -23,8 +23,9 @@ from retrofill_core.contract.runs import (
     TaskReported,
 )
 from retrofill_core.domain.run import LIVE, RunState
-from run_starter.reports.losses import RELEASED, UNKNOWN, failure, losses_of, with_loss
 from run_starter.reports.steps import (
+    RELEASED,
+    UNKNOWN,
     Accept,
     AttemptEnd,
     AwaitPublisher,
@@ -37,6 +38,9 @@ from run_starter.reports.steps import (
     Split,
     Step,
     TaskStep,
+    failure,
+    losses_of,
+    with_loss,
 )
 
 if TYPE_CHECKING:

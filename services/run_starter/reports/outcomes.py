@@ -36,7 +36,6 @@ from retrofill_core.store.rows import Attempt, Run, present
 from retrofill_core.store.transition import IfNull, Plus
 from run_starter.announcing import emit_state, facts, publishing
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, pipeline_key, slot_freed, suspect_ended
-from run_starter.reports.losses import stored
 from run_starter.reports.steps import (
     Accept,
     AwaitPublisher,
@@ -49,6 +48,7 @@ from run_starter.reports.steps import (
     Requeue,
     Split,
     TaskStep,
+    stored,
 )
 from run_starter.reports.timeouts import times_out_at
 

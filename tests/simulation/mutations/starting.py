@@ -26,8 +26,7 @@ from run_starter.claims.batches import batches
 from run_starter.host.hosting import DriverHost
 from run_starter.reports.decide import Fold
 from run_starter.reports.leases import Leases
-from run_starter.reports.losses import losses_of
-from run_starter.reports.steps import End, Requeue, Split
+from run_starter.reports.steps import End, Requeue, Split, losses_of
 from tests.simulation import primitives
 from tests.simulation.memory.engine import EPOCH
 from tests.simulation.mutations.patch import Patch, decided_with

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from callback_runner.webhooks.sender import Allowed, Refused, is_public
+from callback_runner.sender import Allowed, Refused, is_public
 
 
 @pytest.mark.parametrize(

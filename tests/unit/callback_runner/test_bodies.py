@@ -9,12 +9,12 @@ from pydantic import SecretStr
 from tests.support.bodies import problems
 from tools.examples import BODIES as EXAMPLES
 
+from callback_runner.bodies import LINE_CHARACTERS, notice_of, ready_made
 from callback_runner.decide import Impossible
 from callback_runner.interruptible import Permit
 from callback_runner.record import Claim
-from callback_runner.webhooks.bodies import LINE_CHARACTERS, notice_of, ready_made
-from callback_runner.webhooks.protocol import Signer, body_of, call
-from callback_runner.webhooks.sender import make_sender
+from callback_runner.sender import make_sender
+from callback_runner.webhooks import Signer, body_of, call
 
 KEY = "k" * 32
 SERVICES = ("slack", "pagerduty", "teams")

@@ -14,7 +14,7 @@ from tests.support.receiver import Answer, receiving
 
 from callback_runner.decide import Raised, Returned
 from callback_runner.interruptible import CutOff, Permit, ThreadTry
-from callback_runner.webhooks.sender import Allowed, NotConnected, Refused, Sender
+from callback_runner.sender import Allowed, NotConnected, Refused, Sender
 
 LOOPBACK = Allowed(["127.0.0.1"])
 BY_NAME = Allowed(["hooks.example"])

@@ -11,8 +11,8 @@ from standardwebhooks import Webhook
 
 from callback_runner.decide import Impossible, Raised, Returned
 from callback_runner.record import Claim
-from callback_runner.webhooks.protocol import MAX_RETRY_SECONDS, body_of, headers_of, outcome_of, retry_after
-from callback_runner.webhooks.sender import Answer
+from callback_runner.sender import Answer
+from callback_runner.webhooks import MAX_RETRY_SECONDS, body_of, headers_of, outcome_of, retry_after
 from retrofill_core.settings import Settings
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)

@@ -18,8 +18,7 @@ from retrofill_core.contract.runs import (
 )
 from retrofill_core.domain.run import RunState as R
 from run_starter.reports.decide import Fold
-from run_starter.reports.losses import stored
-from run_starter.reports.steps import Accept, AwaitPublisher, Begin, End, Requeue
+from run_starter.reports.steps import Accept, AwaitPublisher, Begin, End, Requeue, stored
 
 MOST_LOST = 5
 ERROR = ErrorInfo(type="E", message="no disk")

@@ -30,8 +30,7 @@ from retrofill_core.domain.run import MACHINE as RUN
 from retrofill_core.domain.run import RunState as R
 from retrofill_core.store.rows import Attempt, Run
 from run_starter.reports.decide import Fold
-from run_starter.reports.losses import SILENT
-from run_starter.reports.steps import Begin
+from run_starter.reports.steps import SILENT, Begin
 
 RUNS, ATTEMPTS = (1, 2, 3), (5, 6)
 run_ids, attempt_ids = st.sampled_from(RUNS), st.sampled_from([5, 5, 5, 6, 9])

@@ -28,8 +28,22 @@ from retrofill_core.contract.runs import ErrorInfo
 from retrofill_core.domain.run import LIVE
 from retrofill_core.domain.run import RunState as R
 from run_starter.reports.decide import MAX_PUT_OFF_SECONDS, PUT_OFF_SECONDS
-from run_starter.reports.losses import HOST_SILENT, SILENT, UNKNOWN, Loss, failure, losses_of, stored, with_loss
-from run_starter.reports.steps import Accept, AttemptEnd, AwaitPublisher, Begin, End, Requeue
+from run_starter.reports.steps import (
+    HOST_SILENT,
+    SILENT,
+    UNKNOWN,
+    Accept,
+    AttemptEnd,
+    AwaitPublisher,
+    Begin,
+    End,
+    Loss,
+    Requeue,
+    failure,
+    losses_of,
+    stored,
+    with_loss,
+)
 
 CANCELLED = AttemptOutcome.CANCELLED
 

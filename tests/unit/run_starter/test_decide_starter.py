@@ -25,8 +25,7 @@ from retrofill_core.contract.base import Cost
 from retrofill_core.contract.runs import AttemptEnded, SparkApplication
 from retrofill_core.domain.run import LIVE
 from retrofill_core.domain.run import RunState as R
-from run_starter.reports.losses import Loss
-from run_starter.reports.steps import Accept, AttemptEnd, Begin, End, Requeue, Step
+from run_starter.reports.steps import Accept, AttemptEnd, Begin, End, Loss, Requeue, Step
 
 # one report
 

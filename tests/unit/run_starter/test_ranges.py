@@ -13,8 +13,7 @@ from tests.unit.run_starter.reported import ERROR, attempt, began, ended, fold, 
 from retrofill.states import LAST_RANGE, AttemptMode, AttemptOutcome
 from retrofill_core.domain.run import RunState as R
 from run_starter.claims.batches import batch_limit, batches, mode_of
-from run_starter.reports.losses import SILENT, Loss
-from run_starter.reports.steps import AwaitPublisher, Begin, End, Requeue, Split
+from run_starter.reports.steps import SILENT, AwaitPublisher, Begin, End, Loss, Requeue, Split
 
 RANGE = AttemptMode.RANGE
 IDS = (7, 8, 9, 10, 11)

@@ -5,8 +5,7 @@ from tests.unit.run_starter.reported import ERROR, attempt, ended, fold, fold_of
 
 from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.domain.run import RunState as R
-from run_starter.reports.losses import RELEASED, SILENT
-from run_starter.reports.steps import AwaitPublisher, Begin, End, Requeue
+from run_starter.reports.steps import RELEASED, SILENT, AwaitPublisher, Begin, End, Requeue
 
 CANCELLED = End(R.CANCELLED, None, ())
 AGAIN, UNTOUCHED = Requeue(RELEASED, (), counted=False), Requeue(None, (), counted=False)

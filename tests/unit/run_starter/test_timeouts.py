@@ -12,8 +12,7 @@ from retrofill_core.domain.pipeline import TaskDefinition
 from retrofill_core.domain.run import RunState as R
 from run_starter.executors import TimedOut
 from run_starter.host.hosting import DriverHost
-from run_starter.reports.losses import HOST_SILENT, SILENT
-from run_starter.reports.steps import Accept, AwaitPublisher, Begin, End, Requeue, Split
+from run_starter.reports.steps import HOST_SILENT, SILENT, Accept, AwaitPublisher, Begin, End, Requeue, Split
 
 LATE = ErrorInfo(type="RunTimedOut", message="run 7 timed out after 10m: …")
 FAILED = End(R.FAILED, LATE)

@@ -12,11 +12,11 @@ from http import HTTPStatus
 from pydantic import SecretStr
 from standardwebhooks import Webhook
 
+from callback_runner.bodies import ready_made
 from callback_runner.decide import Impossible, Outcome, Raised, Returned, unknown
 from callback_runner.interruptible import Permit
 from callback_runner.record import Claim
-from callback_runner.webhooks.bodies import ready_made
-from callback_runner.webhooks.sender import Answer, NotConnected, Refused, Sender
+from callback_runner.sender import Answer, NotConnected, Refused, Sender
 from retrofill.masking import MASK
 from retrofill_core.domain.callback import shown
 

@@ -1,1 +1,0 @@
-"""Callbacks that are signed HTTP requests (Standard Webhooks)."""
