@@ -156,7 +156,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
         "Watch.join": _no_join,
     },
     # Its senders poll too.
-    "run_starter.host.report_wire": {"threading": Threading, "ReportWire._serve": lambda wire: None},
+    "run_starter.host.report_wire": {"ReportWire._serve": lambda wire: None},
     "retrofill_core.bus.set_aside": {"time": Time},
     "callback_runner.call": {"threading": Threading, "time": Time, "Retrying": _retrying},
     "callback_runner.handler": {
