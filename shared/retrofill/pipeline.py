@@ -34,8 +34,9 @@ from retrofill.sdk.names import (
     check_name,
     seconds_of,
 )
-from retrofill.sdk.scripts import Table, as_applied, script_of
+from retrofill.sdk.scripts import as_applied, script_of
 from retrofill.sdk.stages import stages
+from retrofill.sdk.tables import Table
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack

@@ -9,8 +9,9 @@ from typing import Callable, Mapping, Sequence
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.launch import Launch, Piece, Script, interval_of
 from retrofill.protocol.script_texts import Values, fill, fill_between, fill_path, typed
-from retrofill.sdk.scripts import Table, located
+from retrofill.sdk.scripts import located
 from retrofill.sdk.sql_text import GIVEN
+from retrofill.sdk.tables import Table
 
 
 class Fields:

@@ -37,7 +37,7 @@ from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.protocol.launch import Interval, Launch, Piece, interval_of
 from retrofill.protocol.local_paths import path_in
 from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of
-from retrofill.sdk.scripts import BRANCH, Declared, Table
+from retrofill.sdk.tables import BRANCH, Declared, Table
 
 log = get_log(__name__)
 MAX_TABLES = 100
