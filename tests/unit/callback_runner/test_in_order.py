@@ -42,11 +42,11 @@ PROGRAMS = {"function": FUNCTION, "topic": TOPIC, "event": EVENT}
 EVERYONE = PROGRAMS | PEOPLE
 
 
-def handler() -> CallbackHandler:
+def handler(slots: int = 8, per_pipeline: int = 8) -> CallbackHandler:
     """A handler without servers."""
     made = object.__new__(CallbackHandler)
-    made._settings = Settings(callback_slots=8)
-    made._max_per_pipeline = 8
+    made._settings = Settings(callback_slots=slots)
+    made._max_per_pipeline = per_pipeline
     made._lock = threading.Lock()
     made._calls, made._turns, made._served, made._silent = {}, {}, {}, {}
     made._closed, made._claims = False, 0

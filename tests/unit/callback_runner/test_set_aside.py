@@ -10,16 +10,18 @@ import pytest
 from sqlalchemy import Update, select
 from tests.support.both_stores import BASE, NOW
 from tests.support.sessions import MemoryStore, commit
-from tests.unit.callback_runner.test_locked_ones import CALL, handler
+from tests.unit.callback_runner.test_in_order import handler
 
 from callback_runner.handler import CALLBACKS, SILENT_SECONDS, CallbackHandler
 from retrofill_core.bus.set_aside import SET_ASIDE_SECONDS
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.topics import CALLBACK_RUNNER, Topic
 from retrofill_core.store import callbacks, listed
+from retrofill_core.store.callbacks import NewCallback
 from retrofill_core.store.tables import backfill, callback, run
 
 BAD, GOOD = 7, 8
+CALL = NewCallback(7, 0, "page", "function", {}, {}, {}, "p", NOW, "b1", "run_failed", 0, collects=True)
 ENDED: dict[str, Any] = {"collects": False, "event": {"type": "BackfillFailed"}, "occasion": "backfill_ended"}
 FAILED = run.update().where(run.c.id == 1)
 
@@ -40,7 +42,7 @@ class Shard:
         self.do(lambda conn: listed.add_runs(conn, [(1, 0, BAD)]))
         for spoil in spoils:
             self.change(spoil)
-        self.handler: CallbackHandler = handler()
+        self.handler: CallbackHandler = handler(slots=2, per_pipeline=1)
 
     def do(self, action: Callable[[Any], Any]) -> Any:
         said = self.store.play([("a", action), ("a", commit)])[0]

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import random
-import subprocess
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
-from tests.chaos import faults, scenarios, several, spark
+from tests.chaos import faults, scenarios, several
 from tests.chaos.stage import Stage
 
 
@@ -92,28 +88,3 @@ def test_what_ends_others_begins_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(several, "FAULTS", [*played.values()])
     several.group(stage(), [played["killed_postgres"], played["open_transaction"], played["frozen_drivers"]])
     assert begun == ["open_transaction", "frozen_drivers", "killed_postgres"]
-
-
-class Up:
-    """``up``, which takes two seconds."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.killed = False
-
-    def wait(self, seconds: float | None = None) -> int:
-        if seconds is not None and seconds < 2:
-            raise subprocess.TimeoutExpired("up", seconds)
-        return 0
-
-    def kill(self) -> None:
-        self.killed = True
-
-
-def test_an_up_that_ends_before_it_is_killed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "Popen", Up)
-    said: list[str] = []
-    user = SimpleNamespace(environment={}, home=Path(), run=said.append)
-    played: Counter[str] = Counter()
-    spark._kill_up(user, 7.0, played)  # type: ignore[arg-type] # all of a user that it needs
-    assert said == ["down", "down"]
-    assert played == {"kill -9 of up": 1}
