@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import pytest
 
+# The model changes with the protocol only; tests/simulation plays the relays themselves.
+pytestmark = pytest.mark.long
 ROWS = 3
 RELAYS = 2
 IDS = 2

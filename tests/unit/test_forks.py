@@ -6,7 +6,7 @@ import pytest
 from tests.support.forks import Nursery
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def nursery():
     made = Nursery()
     yield made

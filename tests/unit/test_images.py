@@ -22,16 +22,17 @@ OWN = (
     "retrofill_console",
     "run_starter",
 )
-# Imports the last argument, a module or a script, and refuses the packages that are named before it. With a colon, it
-# calls the module's function.
+# Imports the arguments after the dash, modules or scripts, and refuses the packages that are named before it. With a colon,
+# it calls the module's function.
 IMPORT = """
 import importlib, runpy, sys
-*absent, wanted = sys.argv[1:]
-for name in absent:
+dash = sys.argv.index("-")
+for name in sys.argv[1:dash]:
     sys.modules[name] = None  # which makes its import an ImportError
-if wanted.endswith(".py"):
-    runpy.run_path(wanted, run_name="image")
-else:
+for wanted in sys.argv[dash + 1 :]:
+    if wanted.endswith(".py"):
+        runpy.run_path(wanted, run_name="image")
+        continue
     module, _, function = wanted.partition(":")
     made = importlib.import_module(module)
     getattr(made, function)() if function else None
@@ -41,18 +42,21 @@ else:
 @pytest.mark.parametrize(
     ("lock", "wanted"),
     [
-        ("services", "backfill_planner.__main__"),
-        ("services", "deadline_watcher.__main__"),
-        ("services", "callback_runner.__main__"),
-        ("services", "retrofill_console.__main__"),
-        ("spark", "run_starter.__main__"),
-        ("spark", "retrofill_tools.cli.main:command_line"),
-        ("spark", "deploy/spark.py"),
+        (
+            "services",
+            [
+                "backfill_planner.__main__",
+                "deadline_watcher.__main__",
+                "callback_runner.__main__",
+                "retrofill_console.__main__",
+            ],
+        ),
+        ("spark", ["run_starter.__main__", "retrofill_tools.cli.main:command_line", "deploy/spark.py"]),
     ],
 )
-def test_it_starts_with_what_its_lock_installs(lock: str, wanted: str) -> None:
+def test_they_start_with_what_their_lock_installs(lock: str, wanted: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT, *absent(LOCKS / f"{lock}.lock"), wanted],
+        [sys.executable, "-c", IMPORT, *absent(LOCKS / f"{lock}.lock"), "-", *wanted],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ print(sorted(seen), flush=True)
 
 
 def test_signals_inside_of_the_handlers_of_others_stop_nothing() -> None:
-    for _ in range(20):
+    for _ in range(5):
         process = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         assert process.stdout.readline() == "waits\n"

@@ -54,9 +54,7 @@ def test_a_command_whose_output_nobody_wants_has_done_its_work(alone: dict[str, 
     ("settings", "command", "said"),
     [
         ({"RETROFILL_PARTITIONS": "abc"}, ["recover", "--yes"], b"RETROFILL_PARTITIONS"),
-        ({"RETROFILL_POSTGRES_PORT": "70000"}, ["up"], b"RETROFILL_POSTGRES_PORT"),
         ({"RETROFILL_KAFKA_PORT": "65535"}, ["up"], b"RETROFILL_KAFKA_PORT"),
-        ({"RETROFILL_SPARK_PORT": "0"}, ["up"], b"RETROFILL_SPARK_PORT"),
     ],
 )
 def test_a_wrong_setting_is_one_line(

@@ -7,13 +7,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 from tools.examples import BODIES, example_of
-from tools.schemas import COMMAND, differing, main, page, schema_of
+from tools.schemas import COMMAND, differing, main, page
+from tools.schemas import schema_of as make_schema
 
 from retrofill_core.contract import decode
 from retrofill_core.contract.base import REGISTRY
@@ -48,6 +50,7 @@ KEYWORDS = {
     *("minimum", "maximum", "pattern", "format"),
 }
 Schema = dict[str, Any]
+schema_of = cache(make_schema)
 
 
 def validator(name: str) -> Draft202012Validator:
@@ -196,10 +199,12 @@ def test_the_check_names_what_differs_and_the_command(tmp_path: Path, capsys: py
 
 # the page
 
+text_of_page = cache(page)
+
 
 def section(name: str) -> str:
     """The text under one heading of the page, up to the next heading."""
-    found = re.search(rf"^### {name}$(.*?)(?=^##|\Z)", page(), re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^### {name}$(.*?)(?=^##|\Z)", text_of_page(), re.MULTILINE | re.DOTALL)
     assert found is not None, name
     return found.group(1)
 
@@ -220,15 +225,15 @@ def test_links_inside_of_the_page_lead_to_a_heading() -> None:
     """Complements the other link tests: these links are in tables, where column formatting could
     break them.
     """
-    headings = re.findall(r"^#+ (.+)$", page(), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text_of_page(), re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    links = set(re.findall(r"\]\(#([^)]+)\)", page()))
+    links = set(re.findall(r"\]\(#([^)]+)\)", text_of_page()))
     assert {"taskdefinition", "retrofillpipelines"} <= links <= anchors
 
 
 def test_rows_of_the_page_have_as_many_cells_as_their_heads() -> None:
     widths: list[int] = []
-    for line in page().splitlines():
+    for line in text_of_page().splitlines():
         if not line.startswith("|"):
             widths = []
             continue

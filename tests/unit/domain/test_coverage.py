@@ -1,6 +1,6 @@
 """Intervals that are done after a change of the schedule or zone: those that succeeded runs cover whole.
 
-What is right is computed another way: minute by minute.
+What is right is computed another way: minute by minute, or in quarters of an hour.
 """
 
 from __future__ import annotations
@@ -51,14 +51,16 @@ def planned(found: Intervals, finished: Sequence[Finished], behavior: str) -> Pl
     return made
 
 
-def minutes(start: datetime, end: datetime) -> Iterator[datetime]:
-    while start < end:
-        yield start
-        start += timedelta(minutes=1)
+def by_minute(
+    found: Intervals, finished: Sequence[Finished], behavior: str, step: timedelta = timedelta(minutes=1)
+) -> list[bool]:
+    """Whether each interval gets a run: the rule, minute by minute, or by another step that all bounds are multiples of."""
 
+    def minutes(start: datetime, end: datetime) -> Iterator[datetime]:
+        while start < end:
+            yield start
+            start += step
 
-def by_minute(found: Intervals, finished: Sequence[Finished], behavior: str) -> list[bool]:
-    """Whether each interval gets a run: the rule, minute by minute."""
     last: dict[datetime, Finished] = {}
     for run in sorted(finished, key=lambda run: run.id):
         last.update(dict.fromkeys(minutes(run.start, run.end), run))
@@ -109,7 +111,8 @@ def test_each_change_of_schedule_and_zone(zone_before: str, zone_now: str, seaso
         ]
         found = intervals(now, zone_now, first + 5 * DAY, first + 36 * DAY)
         made = planned(found, finished, behavior)
-        assert [reason is None for reason in made.skipped] == by_minute(found, finished, behavior), (before, now)
+        expected = by_minute(found, finished, behavior, timedelta(minutes=15))
+        assert [reason is None for reason in made.skipped] == expected, (before, now)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from statistics import mean, median
 
 import pytest
@@ -63,6 +64,7 @@ class Made:
         return found, self.end - now
 
 
+@cache
 def made(seed: int, drivers: int | None = None, runs: int | None = None, *, ranges: bool = False) -> Made:
     """A backfill whose durations grow or shrink by up to twice, with noise, in batches of all sizes.
 

@@ -79,7 +79,7 @@ def test_boundaries_are_exactly_the_minutes_that_match(minute, hour, start, leng
     assert boundaries(f"{minute} {hour} * * *", "UTC", start, last, 10_000) == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(
     change=st.sampled_from(CHANGES),
     minute=FIELD,
@@ -110,7 +110,7 @@ def test_a_wildcard_follows_real_time(change, minute, hour, month, days, begin):
     assert list(takewhile(lambda tick: tick <= end, found)) == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(
     zone=st.sampled_from(sorted(available_timezones())) | st.sampled_from([zone for zone, _ in CHANGES]),
     minute=FIELD,
@@ -147,7 +147,7 @@ def ticks_of_library(schedule, zone, start):
         return
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(
     zone=st.sampled_from(["UTC", NEW_YORK, BERLIN, "Africa/Casablanca", "Pacific/Apia", "Australia/Lord_Howe"]),
     minute=FIELD,

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.support.installation import until
+from tests.support.tiers import some
 from tests.unit.driver import pooled
 from tests.unit.driver.pooled import Recorder, launch
 
@@ -154,7 +155,19 @@ WAYS: dict[str, tuple[Callable[[World], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+SOME = (
+    *("an import fails", "an import exits", "an import closes its output and exits", "an import ends the interpreter"),
+    *(
+        "an import hangs and is deaf",
+        "its interpreter is gone",
+        "its interpreter is of another machine",
+        "it is damaged",
+    ),
+    "it is ready, and ends with each attempt",
+)
+
+
+@pytest.mark.parametrize("way", some(WAYS, *SOME))
 def test_only_the_runs_of_an_environment_fail_that_does_not_start(world: World, way: str) -> None:
     prepare, why = WAYS[way]
     prepare(world)

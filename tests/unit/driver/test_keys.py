@@ -317,7 +317,7 @@ ZONES = [
 LENGTHS = [15, 30, 60, 90, 120, 180, 1380, 1440, 1500, 2880, 10080, 43200]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(FORMATS),
     st.sampled_from(ZONES),
@@ -332,7 +332,7 @@ def test_values_are_those_of_the_intervals_moments_and_of_no_others(
 
 
 @pytest.mark.parametrize("zone", ZONES)
-@pytest.mark.parametrize("formats", [FORMATS[0], FORMATS[1], FORMATS[7], FORMATS[8]])
+@pytest.mark.parametrize("formats", [FORMATS[1], FORMATS[7]])
 def test_values_around_the_clock_changes_of_a_year(formats: Sequence[str], zone: str) -> None:
     moment, there = datetime(2011, 1, 1, tzinfo=UTC), ZoneInfo(zone)
     while moment.year == 2011:

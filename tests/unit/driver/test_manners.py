@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.support.installation import ROOT
 from tests.support.manners import ENDS, EXITS
+from tests.support.tiers import some
 from tests.unit.driver.pooled import Recorder
 
 from retrofill.states import PROCESS_ENDED, AttemptMode
@@ -117,7 +118,7 @@ class World:
         return found
 
 
-@pytest.fixture(scope="module", params=["warm", "once"])
+@pytest.fixture(scope="module")
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with pytest.MonkeyPatch.context() as patch:
         made = World(request.param, tmp_path_factory.mktemp(request.param), patch)
@@ -125,7 +126,21 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         made.executor.close()
 
 
-@pytest.mark.parametrize("what", ENDS)
+# In drivers of one attempt, each of which is an interpreter more: what concerns its streams, its end and its processes.
+OF_PROCESSES = (
+    *("sys.exit 3", "KeyboardInterrupt", "stderr is closed", "a handler blocks", "many lines", "forks", "spawn"),
+    *("threads stay", "hangs at its exit", "ignores signals", "empties the environment"),
+)
+
+
+def ways(cases: Iterable[str], *chosen: str) -> pytest.MarkDecorator:
+    """Each case in warm drivers and in those of one attempt; in these, ``make test`` has the chosen ones only."""
+    in_order = [(way, what) for way in ("warm", "once") for what in cases]
+    marked = some(in_order, *(each for each in in_order if each[0] == "warm" or each[1] in chosen))
+    return pytest.mark.parametrize(("world", "what"), marked, indirect=["world"])
+
+
+@ways(ENDS, *OF_PROCESSES)
 def test_whatever_a_task_does_ends_as_its_report(world: World, what: str) -> None:
     world.launch(what)
     found, expected = world.report(), ENDS[what]
@@ -135,7 +150,7 @@ def test_whatever_a_task_does_ends_as_its_report(world: World, what: str) -> Non
         assert (found.error.type, expected[1] in found.error.message) == (expected[0], True), found.error
 
 
-@pytest.mark.parametrize("what", EXITS)
+@ways(EXITS, "_exit 0", "exit of C")
 def test_a_task_that_ends_its_process_fails_with_that_as_its_error(world: World, what: str) -> None:
     world.launch(what)
     found = world.over()
@@ -145,12 +160,17 @@ def test_a_task_that_ends_its_process_fails_with_that_as_its_error(world: World,
     assert world.report().state == "succeeded"
 
 
+both = pytest.mark.parametrize("world", ["warm", "once"], indirect=True)
+
+
+@both
 def test_code_that_exits_when_it_is_imported_is_not_retried(world: World) -> None:
     world.launch("", code=IMPORTED, retries=2)
     found = world.over()
     assert (found.task, found.try_number, found.error.type, found.everywhere) == ("work", 3, PROCESS_ENDED, True)
 
 
+@both
 def test_a_branch_whose_generator_raises_fails_with_that(world: World) -> None:
     world.launch("", "route")
     error = world.report().error

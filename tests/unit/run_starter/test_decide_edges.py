@@ -88,7 +88,7 @@ BATCH: tuple[dict[int, Attempt], dict[int, Run], dict[tuple[int, int, str], T]] 
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(situation=situations(), reports=st.lists(report_of, max_size=12))
 @example(situation=BATCH, reports=[over("lost", 5, 3), ended("succeeded", 2, 5)])
 @example(situation=BATCH, reports=[staged(2, 5), over("done", 5)])
@@ -123,7 +123,7 @@ def test_no_batch_ever_leaves_the_tables_of_edges(situation, reports):
     assert changed + len(made.ignored) <= len(reports)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(situation=situations(), reports=st.lists(report_of, max_size=10), at=st.integers(0, 10))
 @example(situation=BATCH, reports=[over("lost", 5), beat(5), over("lost", 5)], at=1)
 @example(situation=BATCH, reports=[staged(2, 5), over("lost", 5, 3)], at=1)
@@ -151,7 +151,7 @@ def test_a_batch_cut_in_two_changes_the_same(situation, reports, at):
     assert first.ignored + second.ignored == whole.ignored
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(situation=situations(), silent=st.lists(st.sampled_from(ATTEMPTS), unique=True))
 @example(situation=BATCH, silent=[5])
 def test_silent_attempts_end_with_their_runs_and_at_most_one_run_of_each_may_have_begun(situation, silent):

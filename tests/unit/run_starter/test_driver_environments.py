@@ -7,6 +7,7 @@ import os
 import queue
 import shutil
 import sys
+import threading
 import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,17 +93,17 @@ def test_one_that_nobody_waits_for_is_replaced(
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[PackedEnvironment]]:
-    """A code store with two environments."""
+    """A code store with an environment."""
     made = tmp_path_factory.mktemp("packed")
-    return made / "store", pack_versions(made, made / "store", "greeting", ["1.0", "2.0"])
+    return made / "store", pack_versions(made, made / "store", "greeting", ["1.0"])
 
 
 @pytest.mark.long
-def test_a_driver_of_another_environment_is_replaced_and_one_of_the_same_is_used_again(
-    world: World, store: tuple[Path, list[PackedEnvironment]]
-) -> None:
+def test_a_driver_of_another_environment_is_replaced_and_one_of_the_same_is_used_again(world: World) -> None:
     """On one seat."""
-    pool, note, (one, two) = world.pool(code_store=store[0]), world.folder / "note", store[1]
+    store = world.folder / "store"
+    one, two = pack_versions(world.folder, store, "greeting", ["1.0", "2.0"])
+    pool, note = world.pool(code_store=store), world.folder / "note"
     ran: list[tuple[int, str]] = []
     for n, environment in enumerate((None, one, one, two, None)):
         go = world.folder / f"go-{n}"
@@ -165,12 +166,13 @@ def test_runs_fail_whose_environment_cannot_be_had(
     tries: list[Packed | None] = []
     get = made._interpreters.get
 
+    missing = store[1][0].model_copy(update={"sha256": "0" * 64})
+
     def counted(packed: Packed | None) -> Interpreter:
         tries.append(packed)
-        return get(packed)
+        return get(packed) if packed == Packed(missing.sha256, missing.python) else Interpreter(sys.executable)
 
     monkeypatch.setattr(made._interpreters, "get", counted)
-    missing = store[1][0].model_copy(update={"sha256": "0" * 64})
     made.launch(in_environment(launch(1), missing))
     attempt, kind, reason = host.told.get(timeout=60)
     assert (attempt, kind) == (1, "CodeUnavailable")
@@ -241,6 +243,18 @@ def test_directories_are_published_without_their_environment(
     made._preparing = Preparing(drivers.settings, Interpreters(drivers), host, made._hand_over)
     made.launch(replace(launch(1), mode=AttemptMode.PUBLISH))
     assert host.launched.get(timeout=60).key == 1
+
+
+def test_settings_that_are_allowed_no_more_fail_the_run(tmp_path: Path) -> None:
+    """They were allowed when the pipeline was applied; this host would load the code."""
+    made, host = dispatch(tmp_path, tmp_path / "store")
+    given = launch(1)
+    conf = {"spark.jars": "https://evil.example/x.jar"}
+    made.launch(replace(given, pipeline=given.pipeline.model_copy(update={"spark_conf": conf})))
+    attempt, kind, reason = host.told.get_nowait()
+    assert (attempt, kind) == (1, NOT_ALLOWED)
+    assert "'spark.jars'" in reason and "RETROFILL_SPARK_CONF_ALLOW" in reason
+    assert host.launched.empty()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
@@ -337,6 +351,7 @@ def test_no_launch_waits_for_a_thread_that_cannot_be_started(
     tmp_path: Path, store: tuple[Path, list[PackedEnvironment]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_once(monkeypatch, "prepare")
+    monkeypatch.setattr(Interpreters, "get", lambda *_: Interpreter(sys.executable))
     made, host, passed = preparing(tmp_path, store[0])
     made.launch(in_environment(launch(1), store[1][0]))
     assert host.ended() == (1, False, f"the environment {store[1][0].sha256} cannot be unpacked: {LIMIT}")
@@ -358,12 +373,17 @@ def test_no_launch_waits_for_an_unpacking_that_broke(
     assert host.told.get(timeout=60) == (1, "CodeUnavailable", reason)
 
 
-def test_one_that_waits_can_be_ended(tmp_path: Path, store: tuple[Path, list[PackedEnvironment]]) -> None:
+def test_one_that_waits_can_be_ended(
+    tmp_path: Path, store: tuple[Path, list[PackedEnvironment]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked = threading.Event()
+    monkeypatch.setattr(Interpreters, "get", lambda *_: unpacked.wait(60) and Interpreter(sys.executable))
     made, host, passed = preparing(tmp_path, store[0])
     for n in (1, 2):
-        made.launch(in_environment(launch(n), store[1][1]))
+        made.launch(in_environment(launch(n), store[1][0]))
     made.end(1)
     assert host.ended() == (1, False, "ended before its code was unpacked")
+    unpacked.set()
     assert passed.get(timeout=60).key == 2
     assert passed.empty()
 

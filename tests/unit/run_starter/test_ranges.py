@@ -5,7 +5,7 @@ the intervals that fail.
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.rows import NOW, a_run
 from tests.unit.run_starter.reported import ERROR, attempt, began, ended, fold, fold_of, over, run, staged
@@ -140,6 +140,7 @@ def test_a_range_of_one_run_is_none():
     assert mode_of("range", rows([1, 1])) == AttemptMode.EACH
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 400), st.sets(st.integers(0, 399), max_size=4), st.integers(1, 4))
 def test_the_intervals_that_fail_are_found_with_few_attempts(count, bad, drivers):
     """Ranges are tried and split until each run has succeeded, or failed alone."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrofill_core.store.giving_way import Rank
@@ -69,6 +69,7 @@ def situations(draw):
     )
 
 
+@settings(max_examples=40)
 @given(situations())
 def test_no_limit_is_exceeded_and_no_slot_given_twice(situation):
     candidates, pipelines, offered = situation
@@ -92,6 +93,7 @@ def test_no_limit_is_exceeded_and_no_slot_given_twice(situation):
         assert not slots or len(slots) + len(pipelines[no].slots) <= pipelines[no].limit
 
 
+@settings(max_examples=40)
 @given(situations())
 def test_what_is_not_used_is_left_to_somebody_or_has_no_seat(situation):
     candidates, pipelines, _ = situation
@@ -104,6 +106,7 @@ def test_what_is_not_used_is_left_to_somebody_or_has_no_seat(situation):
             assert no in made.left.keys() | made.short.get(each.pool, {}).keys()
 
 
+@settings(max_examples=40)
 @given(situations())
 def test_nobody_gets_a_slot_while_a_poorer_one_of_its_pipeline_could_use_it(situation):
     candidates, _, _ = situation
@@ -137,6 +140,7 @@ class Listed:
         return self._free.pop(0)
 
 
+@settings(max_examples=40)
 @given(situations())
 def test_slots_that_are_counted_are_shared_as_if_they_were_listed(situation):
     counted, listed = deepcopy(situation), deepcopy(situation)

@@ -8,6 +8,7 @@ import io
 import os
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,18 @@ def folder(tmp_path: Path) -> Path:
         "venv/__init__.py": "",
         "venv/pyvenv.cfg": "",
     }
-    for name, text in texts.items():
-        path = tmp_path / "flows" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(tmp_path / "flows", texts)
     return tmp_path / "flows"
+
+
+def write(folder: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def script(path: Path) -> TaskDefinition:
+    return TaskDefinition(name=path.stem, kind="submit", submit=SubmitScript(script=str(path)))
 
 
 def definition(folder: Path, *tasks: TaskDefinition, **code: str) -> PipelineDefinition:
@@ -73,9 +81,6 @@ def test_of_a_file_its_folder_with_packages_and_small_data(folder: Path) -> None
 
 
 def test_a_script_of_a_task_goes_along_where_it_is_inside(folder: Path) -> None:
-    def script(path: Path) -> TaskDefinition:
-        return TaskDefinition(name=path.stem, kind="submit", submit=SubmitScript(script=str(path)))
-
     (folder.parent / "elsewhere.py").write_text("")
     tasks = (script(folder / "other/script.py"), script(folder.parent / "elsewhere.py"))
     assert sorted(files_of(folder, source(folder, *tasks))) == sorted([*OWN, "other/script.py"])
@@ -107,9 +112,7 @@ def test_folders_without_init_go_along_if_the_code_imports_them(folder: Path) ->
         "of_package/y.py": "",
         "unrelated/z.py": "",
     }
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+    write(folder, texts)
     more = ["common/io/read.py", "deeper/x.py", "of_package/y.py"]
     assert [each for each in names(folder) if each not in OWN and each != "common/rules.yaml"] == more
 
@@ -123,12 +126,9 @@ def test_what_is_beside_a_script_goes_along_as_beside_a_pipeline(folder: Path) -
         "jobs/unrelated/x.py": "",
         "jobs/lib/__init__.py": "",
     }
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    task = TaskDefinition(name="a", kind="submit", submit=SubmitScript(script=str(folder / "jobs/report.py")))
+    write(folder, texts)
     expected = [each for each in texts if "unrelated" not in each]
-    assert sorted(files_of(folder, source(folder, task))) == sorted([*OWN, *expected])
+    assert sorted(files_of(folder, source(folder, script(folder / "jobs/report.py")))) == sorted([*OWN, *expected])
 
 
 def test_what_a_script_imports_from_above_it_goes_along(folder: Path) -> None:
@@ -142,12 +142,10 @@ def test_what_a_script_imports_from_above_it_goes_along(folder: Path) -> None:
         "flows/later.py": "",
         "unrelated/x.py": "",
     }
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    task = TaskDefinition(name="a", kind="submit", submit=SubmitScript(script=str(folder / "flows/daily/report.py")))
+    write(folder, texts)
     expected = [each for each in texts if "unrelated" not in each and "later" not in each]
-    assert sorted(files_of(folder, source(folder, task))) == sorted([*OWN, *expected])
+    found = files_of(folder, source(folder, script(folder / "flows/daily/report.py")))
+    assert sorted(found) == sorted([*OWN, *expected])
 
 
 def test_files_of_each_interval_directories_and_the_working_directory_go_along(folder: Path) -> None:
@@ -160,9 +158,7 @@ def test_files_of_each_interval_directories_and_the_working_directory_go_along(f
         "work/conf/job.yaml",
         "work/x.bin",
     )
-    for name in texts:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("")
+    write(folder, dict.fromkeys(texts, ""))
     paths = (f"{folder}/rules/{{interval.start:%Y-%m}}.bin#rules", f"{folder}/dbt")
     tasks = (
         TaskDefinition(name="a", kind="command", submit=SubmitScript(script="dbt", files=paths)),
