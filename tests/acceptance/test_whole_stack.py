@@ -158,9 +158,6 @@ def test_down_leaves_nothing_after_the_supervisor_was_killed(user: User) -> None
     ("arguments", "words"),
     [
         (["backfill", "create", "flights_dayly", "--from", "2013-01-01", "--to", "2013-01-02"], "flights_daily"),
-        (["backfill", "create", "flights_daily", "--from", "2013-01-02", "--to", "2013-01-01"], "after"),
-        (["backfill", "show", "nobody"], "nobody"),
-        (["pipelines", "apply", "nosuch.py"], "nosuch.py"),
         (["logs", "nosuch"], "backfill-planner"),
     ],
 )

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 import httpx
 import pytest
-from tests.support.installation import ROOT, Installation, until
+from tests.support.installation import Installation, until
 from tests.support.loading import definition_of, load_pipelines
 from tests.support.terminal import Cli, cli, point_at
 
@@ -70,28 +65,6 @@ def done(stack: Installation, *, days: str = "2020-01-01", state: str = "succeed
     id = stack.request("p", "2020-01-01", days, conf={"out": str(stack.settings.home), **conf})
     assert stack.wait_state(id, "succeeded", "failed") == state
     return id
-
-
-@pytest.mark.long
-def test_an_attempts_output_is_its_own_and_each_runs_part_is_known(stack: Installation, cli: Cli) -> None:
-    apply(stack, batch=3)
-    stack.start("light-starter", RETROFILL_DRIVER_SLOTS="1")
-    id = done(stack, days="2020-01-03")
-    (first, *_) = attempts(stack)
-    assert stack.value("SELECT runs FROM attempt ORDER BY id LIMIT 1") > 1
-    whole = cli("runs", "logs", str(first)).out
-    for word in WORDS:
-        assert whole.count(word) == stack.value("SELECT runs FROM attempt WHERE id = %s", first), word
-    assert "geheim" not in whole
-    second = cli("runs", "logs", id, "2020-01-02").out.splitlines()
-    assert second[0].startswith("=== run ")
-    assert [sum(word in line for line in second) for word in WORDS] == [1] * len(WORDS)
-    assert not [line for line in second if "2020-01-01" in line.removeprefix("=== ") and "printed" in line]
-    run_id = stack.value("SELECT id FROM run WHERE interval_start = '2020-01-02Z'")
-    assert cli("runs", "logs", f"run:{run_id}").out.splitlines() == second
-    document = cli("runs", "logs", id, "2020-01-02", "--json").document
-    assert (document["lines"], document["run_id"]) == (second, run_id)
-    assert "printed on" not in (stack.settings.home / "logs" / "drivers.log").read_text()
 
 
 @pytest.mark.long
@@ -168,46 +141,6 @@ def test_a_log_is_fetched_from_the_host_that_has_it(
     assert "RETROFILL_LOG_STORE" in refused.err
     monkeypatch.setenv("RETROFILL_LOG_STORE", str(stores[0]))
     assert cli("runs", "logs", str(lost)).out.count("printed on") == 1
-
-
-@pytest.mark.long
-def test_a_log_is_followed_until_its_attempt_ends(stack: Installation, cli: Cli, tmp_path: Path) -> None:
-    apply(stack)
-    stack.start("light-starter", RETROFILL_DRIVER_SLOTS="1", RETROFILL_LOG_STORE=str(tmp_path / "elsewhere"))
-    id = stack.request("p", "2020-01-01", "2020-01-01", conf={"out": str(stack.settings.home), "waits": True})
-    until(lambda: stack.value("SELECT count(*) FROM attempt") == 1, "it is claimed")
-    following = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from retrofill_tools.cli.main import run; run()",
-            "runs",
-            "logs",
-            str(attempts(stack)[0]),
-            "-f",
-        ],
-        env={**os.environ, **stack.environment()},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert following.stdout is not None
-    before = lines_to(following.stdout, lambda line: "by a child on" in line)
-    assert any("printed on" in line for line in before)
-    assert following.poll() is None
-    (stack.settings.home / "go").touch()
-    assert "after the wait" in following.stdout.read()
-    assert following.wait(60) == 0
-    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-
-
-def lines_to(stream: IO[str], last: Callable[[str], bool]) -> list[str]:
-    lines: list[str] = []
-    for line in stream:
-        lines.append(line)
-        if last(line):
-            break
-    return lines
 
 
 def test_what_is_asked_for_wrongly_is_explained(stack: Installation, cli: Cli) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tests.support.callbacks import (
     receiver,
     shared,
 )
-from tests.support.installation import Installation, until
+from tests.support.installation import until
 from tests.support.receiver import Answer, Receiver
 from tests.support.terminal import cli
 
@@ -53,28 +52,6 @@ def test_a_row_of_an_older_version_is_called_with_what_it_has(callbacks: Callbac
     id = callbacks.add("function", "save", kwargs={"path": str(out)}, event={}, pipeline="")
     callbacks.ended(id, "succeeded")
     assert json.loads(out.read_text()) == [{}, {"deadline_id": id, "idempotency_key": f"{id}:save", "attempt": 1}]
-
-
-@pytest.mark.long
-def test_one_that_cannot_be_called_stops_no_other_of_its_shard(
-    installation: Installation, modules: dict[str, str], tmp_path: Path
-) -> None:
-    callbacks = Callbacks(installation)
-
-    def add_good() -> list[int]:
-        return [callbacks.add("function", "save", kwargs={"path": str(tmp_path / str(n))}) for n in range(8)]
-
-    # Of these, a runner died during the call of half.
-    bad = [callbacks.add("function", "save", options=["no object"]) for _ in range(16)]
-    lost = "UPDATE callback SET state = 'running', token = deadline_id, attempts = 1, lease_until = clock_timestamp()"
-    installation.query(f"{lost} WHERE deadline_id = ANY(%s) RETURNING deadline_id", bad[::2])
-    good = add_good()
-    runner = installation.start("callback-runner", modules)
-    until(lambda: runner.said().count("callback_set_aside") == len(bad), "all that are bad are set aside")
-    for id in good + add_good():
-        callbacks.ended(id, "succeeded")
-    assert [callbacks.row(id)["state"] for id in bad] == ["running", "pending"] * 8
-    assert "check_failed" not in runner.said()
 
 
 def test_a_failure_that_is_certain_is_tried_again_even_if_it_may_be_called_once_only(callbacks: Callbacks) -> None:
@@ -119,46 +96,6 @@ def test_a_webhook_names_its_secret_and_is_not_sent_without(callbacks: Callbacks
     assert "default, other" in row["last_error"]
     assert row["attempts"] == 1
     assert receiver.got("/unsigned") == []
-
-
-def test_a_try_again_has_the_same_id(callbacks: Callbacks, receiver: Receiver) -> None:
-    url = receiver.answer("/again", Answer(500, body=b"we are sorry\0"), Answer(200))
-    id = callbacks.add("webhook", url)
-    row = callbacks.ended(id, "succeeded")
-    assert row["attempts"] == 2
-    assert row["last_error"] == "the webhook answered 500 Internal Server Error: we are sorry\ufffd"
-    first, second = receiver.got("/again")
-    assert first.headers["webhook-id"] == second.headers["webhook-id"]
-    assert first.body == second.body
-    other = callbacks.add("webhook", url)
-    callbacks.ended(other, "succeeded")
-    assert receiver.got("/again")[2].headers["webhook-id"] != first.headers["webhook-id"]
-
-
-def test_the_receiver_says_when_to_try_again(callbacks: Callbacks, receiver: Receiver) -> None:
-    url = receiver.answer("/busy", Answer(503, headers={"Retry-After": "90000"}))
-    id = callbacks.add("webhook", url)
-    until(lambda: callbacks.row(id)["last_error"] is not None, "the first try")
-    row = callbacks.row(id)
-    assert (row["state"], row["attempts"]) == ("pending", 1)
-    left = row["next_try_at"] - datetime.now(UTC)
-    assert 3500 < left.total_seconds() <= 3600
-
-
-def test_a_redirect_is_a_failure(callbacks: Callbacks, receiver: Receiver) -> None:
-    url = receiver.answer("/moved", Answer(307, headers={"Location": "/elsewhere"}))
-    row = callbacks.ended(callbacks.add("webhook", url), "failed")
-    assert "307 Temporary Redirect, a redirect to ***" in row["last_error"]
-    assert row["attempts"] == 2
-    assert receiver.got("/elsewhere") == []
-
-
-@pytest.mark.parametrize("host", ["127.0.0.2", "2130706434", "[::ffff:127.0.0.2]"])
-def test_an_address_that_is_not_public_is_not_called(callbacks: Callbacks, receiver: Receiver, host: str) -> None:
-    row = callbacks.ended(callbacks.add("webhook", receiver.url("/private", host)), "failed")
-    assert "127.0.0.2, which is not public" in row["last_error"]
-    assert row["attempts"] == 1
-    assert receiver.got("/private") == []
 
 
 def test_gone_switches_an_address_off_until_a_replay_succeeds(

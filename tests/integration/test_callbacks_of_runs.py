@@ -18,7 +18,6 @@ from tests.support.servers import Servers
 from tests.support.terminal import cli, point_at
 
 from retrofill_core.contract.backfills import BackfillCancelRequested
-from retrofill_core.contract.deadlines import CallbackRequested
 from retrofill_core.contract.topics import Topic
 
 __all__ = ["cli", "modules", "receiver"]
@@ -198,29 +197,6 @@ def test_a_success_is_called_and_a_cancel_is_not(stack: Installation, receiver: 
     assert receiver.got("/bad") == []
 
 
-@pytest.mark.long
-def test_hundreds_of_failures_are_few_calls(stack: Installation, receiver: Receiver) -> None:
-    """The default: all failures of a minute."""
-    stack.apply(daily("many", schedule="*/5 * * * *", on_run_failed=[hook_rule(receiver, "/many", body="teams")]))
-    stack.request("many", "2020-01-02", "2020-01-02", id="many")
-    stack.wait_state("many", "failed")
-    failed = stack.value("SELECT count(*) FROM run WHERE backfill_id = 'many' AND state = 'failed'")
-    assert failed == 288
-    made = rows(stack, "many")
-    assert 1 <= len(made) <= 3
-    # Do not wait for the minute.
-    stack.query("UPDATE callback SET next_try_at = now() WHERE backfill_id = 'many' RETURNING deadline_id")
-    for row in made:
-        id = row["deadline_id"]
-        stack.publish(Topic.CALLBACK_REQUESTS, str(id), CallbackRequested(deadline_id=id, callback=row["name"]))
-    until(lambda: len(receiver.got("/many")) == len(made), "the calls", lambda: str(rows(stack, "many")))
-    card = receiver.got("/many")[0].json
-    assert problems("teams", card) == []
-    event = rows(stack, "many")[0]["event"]
-    assert (len(event["failed"]), event["not_listed"]) == (100, event["count"] - 100)
-    assert sum(row["event"]["count"] for row in rows(stack, "many")) == 288
-
-
 def test_one_that_fails_says_what_it_is_about_and_can_be_replayed(
     stack: Installation, receiver: Receiver, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,16 +222,3 @@ def test_one_that_fails_says_what_it_is_about_and_can_be_replayed(
     assert id in text
     assert cli("callbacks", "replay", "--failed", "--pipeline", "down").status == 0
     until(lambda: rows(stack, id)[0]["state"] == "succeeded", "the replay")
-
-
-@pytest.mark.parametrize("service", ["slack", "pagerduty", "teams"])
-def test_a_deadline_has_the_same_bodies(stack: Installation, receiver: Receiver, service: str) -> None:
-    key = {"routing_key": "data"} if service == "pagerduty" else {}
-    target = hook(receiver, f"/late-{service}", body=service, **key)
-    late = alert("late", "BACKFILL_REQUESTED_AT", -1, fire_if_past=True, fire_on_failure=True, callback=target)
-    stack.apply(daily(f"late-{service}", deadlines=[late]))
-    stack.request(f"late-{service}", "2019-01-01", "2019-01-01")
-    until(lambda: bool(receiver.got(f"/late-{service}")), "the call")
-    (request,) = receiver.got(f"/late-{service}")
-    assert problems(service, request.json) == []
-    assert f"late-{service}: deadline late missed" in request.body.decode()

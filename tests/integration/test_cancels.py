@@ -4,7 +4,6 @@ drivers, on a real Kafka and Postgres.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,6 @@ from tests.support.events import Event
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
 from tests.support.stacks import attempts_of, run_of, shared_stack, stack
-from tests.support.tiers import some
 
 from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
@@ -27,8 +25,6 @@ from retrofill_core.contract.topics import Topic
 __all__ = ["stack"]
 DAY = "2020-01-03"
 NEVER = {"INSTANT_SECONDS": "3600"}
-AT_ONCE = {"INSTANT_SECONDS": "0"}
-LIVE = list(itertools.product(["2020-01-01", DAY], ["each", "range"]))
 
 
 @pytest.fixture(scope="module")
@@ -55,33 +51,6 @@ def intervals_of(stack: Installation, id: str) -> list[tuple[int, str]]:
     stack.wait_published()
     bodies = [event.body for event in stack.events(Topic.INTERVAL_STATES)]
     return [(body["run_id"], body["state"]) for body in bodies if body["backfill_id"] == id]
-
-
-@pytest.mark.parametrize(("day", "mode"), some(LIVE, LIVE[0]))
-def test_a_run_of_a_live_attempt_ends_it_and_the_others_are_queued_unsplit(
-    stack: Installation, day: str, mode: str
-) -> None:
-    """Both the run that is executed and one that waits for its turn."""
-    stack.apply(daily(max_active_runs=1, batch_size=5, batch_mode=mode))
-    starter = stack.start("instant-starter", NEVER)
-    id = stack.request("p", "2020-01-01", "2020-01-05")
-    until(lambda: stack.runs_by_state(id).get("running") == 1, "the first one runs")
-    first = attempts_of(stack, id)[0]
-    assert first["runs"] == (3 if mode == "each" else 5)
-    cancel(stack, id, day)
-    until(lambda: run_of(stack, id, day)["state"] == "cancelled", "it is cancelled")
-    until(lambda: len(attempts_of(stack, id)) == 2, "the others are tried again")
-    starter.stop()
-    stack.start("instant-starter", AT_ONCE)
-    assert stack.wait_state(id, "failed", "succeeded", "cancelled") == "failed"
-    assert stack.runs_by_state(id) == {"cancelled": 1, "succeeded": 4}
-    end = stack.wait_event(Topic.BACKFILL_EVENTS, lambda e: e.body["type"] == "BackfillFailed", "the end")
-    assert end.body["message"] == "of 5 runs: 1 cancelled"
-    first, second = attempts_of(stack, id)[:2]
-    assert (first["outcome"], first["error"]["type"]) == ("released", "AttemptReleased")
-    assert second["position"] == (1 if day == "2020-01-01" else 0)
-    rows = stack.query("SELECT lost_attempts, range_limit FROM run")
-    assert {tuple(row.values()) for row in rows} == {(0, None)}
 
 
 def test_the_only_run_of_an_attempt_is_cancelled_with_it(endless: Installation) -> None:
@@ -174,14 +143,3 @@ def test_pause_resume_and_cancel(endless: Installation) -> None:
     again = endless.request("whole", "2020-01-01", "2020-03-01")
     assert endless.outcome(again).body["type"] == "BackfillPlanned"
     endless.publish(Topic.BACKFILL_REQUESTS, again, BackfillCancelRequested())
-
-
-def test_a_cancel_ends_the_run_that_is_executed_and_those_that_follow(endless: Installation) -> None:
-    endless.apply(daily("batch", max_active_runs=1, batch_size=5))
-    id = endless.request("batch", "2020-01-01", "2020-01-20")
-    until(lambda: endless.runs_by_state(id).get("running") == 1, "the first one runs")
-    assert endless.runs_by_state(id) == {"running": 1, "starting": 4, "queued": 15}
-    endless.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
-    assert endless.wait_state(id, "cancelled", "failed") == "cancelled"
-    assert endless.runs_by_state(id) == {"cancelled": 20}
-    assert [each["outcome"] for each in attempts_of(endless, id)] == ["cancelled"]

@@ -124,35 +124,3 @@ def test_what_became_due_while_nobody_watched_is_told_first_to_last_and_once(ins
     for partition in range(PARTITIONS):
         moments = [moment(e.body["due_at"]) for e in missed if e.partition == partition]
         assert moments == sorted(moments)
-
-
-@pytest.mark.long
-def test_a_run_that_was_locked_when_it_had_ended_is_come_back_to_by_its_owner_or_the_next(
-    installation: Installation,
-) -> None:
-    installation.start("backfill-planner", wait=False)
-    installation.start("instant-starter", wait=False, RETROFILL_DRIVER_SLOTS="1")
-    installation.apply(
-        daily(
-            deadlines=[
-                alert("far", "RUN_QUEUED_AT", 86_400),
-                alert("whole", "BACKFILL_REQUESTED_AT", 86_400),
-                alert("failed", "RUN_QUEUED_AT", 86_400, fire_on_failure=True),
-            ]
-        )
-    )
-    installation.wait_state(installation.request("p", "2020-01-01", "2020-01-01"), "succeeded")
-    until(lambda: bool(installation.events(Topic.DEADLINES)), "the watcher has something to read")
-    everything = {"far": ["met"], "whole": ["met"], "failed": ["met"]}
-    with installation.session() as other:
-        other.execute("SELECT 1 FROM run FOR NO KEY UPDATE")
-        watcher = installation.start("deadline-watcher")
-        read = "SELECT sum(next_offset) FROM deadline_watcher_shard_offset"
-        until(lambda: (installation.value(read) or 0) > 0, "the watcher has read that the run ended")
-        assert states(installation)["far"] == ["armed"]
-    until(lambda: states(installation) == everything, "all are met, a day before their moments")
-    watcher.stop()
-    # All messages are consumed, so the next owner learns of these deadlines from the rows only.
-    installation.query("UPDATE deadline SET state = 'armed', decided_at = NULL RETURNING 1")
-    installation.start("deadline-watcher")
-    until(lambda: states(installation) == everything, "all are met")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.integration.deadline_events import fields, moment
 from tests.support.definitions import alert, daily
-from tests.support.installation import PARTITIONS, Installation, until
-
-from retrofill_core.contract.deadlines import DeadlineArmed
-from retrofill_core.contract.topics import Topic, partition_of
+from tests.support.installation import Installation, until
 
 
 def test_a_digest_is_one_event_and_one_callback_for_all_that_were_missed_in_its_window(
@@ -47,60 +43,6 @@ def test_a_digest_is_one_event_and_one_callback_for_all_that_were_missed_in_its_
     # After the digest and in its order, because it has the same key.
     assert {e.key for e in fields(installation, "DeadlineRecovered")} == {event.key}
     assert not fields(installation)
-
-
-@pytest.mark.long
-def test_each_miss_is_in_one_digest_however_windows_open_and_close_under_it(installation: Installation) -> None:
-    count = 400
-    installation.start("backfill-planner", wait=False)
-    for _ in range(3):
-        installation.start("deadline-watcher", wait=False)
-    installation.apply(daily())
-    id = installation.request("p", "2020-01-01", "2021-02-03")
-    assert installation.outcome(id).body["runs"] == count
-    run_ids = [row["id"] for row in installation.query("SELECT id FROM run ORDER BY id")]
-    begins = datetime.now(UTC) + timedelta(seconds=1)
-    with installation.session() as owner:
-        ids = [
-            row[0]
-            for row in owner.execute(
-                "SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, %s)",
-                [count],
-            )
-        ]
-        for n, (deadline_id, run_id) in enumerate(zip(ids, run_ids, strict=True)):
-            owner.execute(
-                "INSERT INTO deadline (id, shard, alert, pipeline, backfill_id, run_id, reference, due_at, state,"
-                " digest_seconds, callback) VALUES (%s, %s, 'quiet', 'p', %s, %s, 'RUN_QUEUED_AT', %s, 'armed', 1, 'page')",
-                [
-                    deadline_id,
-                    partition_of(str(deadline_id), PARTITIONS),
-                    id,
-                    run_id,
-                    begins + timedelta(seconds=n * 5 / count),
-                ],
-            )
-        owner.commit()
-    for shard in range(PARTITIONS):
-        first = next(each for each in ids if partition_of(str(each), PARTITIONS) == shard)
-        installation.publish(Topic.DEADLINES, str(first), DeadlineArmed(deadline_id=first, due_at=begins))
-    listed: list[int] = []
-
-    def all_listed() -> bool:
-        listed[:] = [each["deadline_id"] for e in fields(installation, "DeadlinesMissed") for each in e.body["missed"]]
-        return len(listed) >= count
-
-    until(all_listed, "all are told")
-    assert sorted(listed) == ids
-    digests = fields(installation, "DeadlinesMissed")
-    assert len(digests) > 2
-    assert sum(e.body["count"] for e in digests) == count
-    assert sorted(e.body["digest_id"] for e in digests) == [
-        row["deadline_id"] for row in installation.query("SELECT deadline_id FROM callback ORDER BY 1")
-    ]
-    windows = sorted((moment(e.body["opened_at"]), moment(e.body["closed_at"])) for e in digests)
-    for (_, closed), (opened, _) in pairwise(windows):
-        assert closed <= opened, "one window of an alert is open at a time"
 
 
 # A reference that no release writes, in one deadline of each shard.

@@ -24,6 +24,7 @@ from retrofill_tools.stack.layout import KAFKA
 
 HELD_SECONDS = 3.0
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.embedded,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
@@ -76,7 +77,6 @@ def is_acknowledged_only_after_the_flush(act: Callable[[], None], flushes: Calla
     assert acknowledged.is_set(), "never acknowledged"
 
 
-@pytest.mark.long
 def test_postgres_acknowledges_a_commit_after_its_flush(own: OwnServers, tmp_path: Path) -> None:
     # Connect as a service does: neither its role nor its database may disable synchronous commits.
     with psycopg.connect(own.settings.dsn_of("backfill-planner"), autocommit=True) as conn:
@@ -88,7 +88,6 @@ def test_postgres_acknowledges_a_commit_after_its_flush(own: OwnServers, tmp_pat
         assert conn.execute(f"SELECT count(*) > 0 FROM {table}".encode()).fetchone() == (True,), "rows were changed"
 
 
-@pytest.mark.long
 def test_kafka_acknowledges_a_message_after_its_flush(own: OwnServers, tmp_path: Path) -> None:
     sender = producer(own.settings, "durability")
     topic = f"{own.settings.topic_prefix}{Topic.BACKFILL_REQUESTS}"

@@ -75,44 +75,6 @@ def test_a_replica_whose_drivers_cannot_start_gets_nothing_and_says_why(
     assert broken.process.poll() is None
 
 
-@pytest.mark.long
-def test_what_was_given_to_a_host_that_dies_before_it_takes_it_over_does_not_count(stack: Installation) -> None:
-    stack.apply(daily(max_active_runs=4))
-    first, other = starters(stack, 2, INSTANT_SECONDS="0.05", RETROFILL_LEASE_SECONDS="3")
-    id = id_of(first, stack)
-    other.freeze()
-    stack.request("p", "2020-01-01", "2020-01-20", id=id)
-    given = "SELECT count(*) FROM seat WHERE attempt_id IS NOT NULL AND acknowledged_at IS NULL"
-    until(lambda: stack.value(given) == 2, "the frozen host was chosen")
-    other.kill()
-    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    assert stack.query("SELECT DISTINCT attempt, lost_attempts FROM run") == [{"attempt": 1, "lost_attempts": 0}]
-    ended = stack.query("SELECT outcome, host, error ->> 'message' AS why FROM attempt WHERE outcome <> 'done'")
-    why = "its host did not take it over in time"
-    assert ended == [{"outcome": "released", "host": name_of(other, stack), "why": why}] * 2
-
-
-@pytest.mark.long
-def test_a_replica_that_stops_lets_its_drivers_finish_their_runs(stack: Installation) -> None:
-    stack.apply(daily(max_active_runs=4, batch_size=5))
-    first, other = starters(stack, 2, INSTANT_SECONDS="1", RETROFILL_DRAIN_SECONDS="30")
-    id = stack.request("p", "2020-01-01", "2020-01-20")
-    until(lambda: len(stack.query(LIVE)) == 2, "both work")
-    first.tell_to_stop()
-    assert first.process.wait(30) == 0
-    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    assert stack.query("SELECT DISTINCT attempt, lost_attempts FROM run") == [{"attempt": 1, "lost_attempts": 0}]
-    assert stack.query("SELECT DISTINCT outcome FROM attempt") == [{"outcome": "done"}]
-    gone = stack.query(
-        "SELECT lease_until <= clock_timestamp() AS over, note FROM host WHERE name LIKE %s", f"%-{first.process.pid}"
-    )
-    assert gone == [{"over": True, "note": "stopped"}]
-    # The runs after the current ones of its batches were given to somebody else.
-    assert stack.value("SELECT count(*) FROM attempt WHERE runs < 5") > 0
-    assert stack.value("SELECT sum(runs) FROM attempt") == 20
-    assert other.process.poll() is None
-
-
 def test_a_seat_that_a_release_without_seats_left_taken_is_freed(stack: Installation) -> None:
     """During an upgrade, its replica may end an attempt whose seat it does not know."""
     stack.apply(daily())

@@ -16,7 +16,6 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._scram import ScramMechanism
 from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
-from tests.integration.test_relay_refusals import emit, ready, values
 from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
@@ -276,27 +275,6 @@ def test_the_whole_path_works_with_each_as_itself(guarded: Servers, clean: Insta
     said = "".join(replica.said() for replica in clean.replicas)
     assert said.count('"started"') == 4
     assert [secret for secret in secrets if secret.get_secret_value().split("password=")[-1].split()[0] in said] == []
-
-
-@pytest.mark.long
-def test_a_missing_right_on_one_topic_holds_only_its_events(guarded: Servers, clean: Installation) -> None:
-    settings = guarded.as_admin(clean.settings)
-    planner = access.table(settings)[PLANNER.name]
-    topic = f"{settings.topic_prefix}{Topic.PIPELINE_EVENTS}"
-    only = access.Access(planner.who, frozenset(), frozenset({topic}))
-    (right,) = access.acls(only, settings.kafka_user(planner.who))
-    client = admin(settings, "test")
-    (taken,) = client.delete_acls([exactly(right)], request_timeout=SECONDS).values()
-    taken.result()
-    service = clean.start(planner.who)
-    rows = (Topic.BACKFILL_EVENTS, b"1"), (Topic.PIPELINE_EVENTS, b"first"), (Topic.PIPELINE_EVENTS, b"second")
-    emit(clean, *rows, (Topic.BACKFILL_EVENTS, b"2"))
-    until(lambda: values(clean, Topic.BACKFILL_EVENTS) == [b"1", b"2"], "the others go on", service.said)
-    until(lambda: f"topic {Topic.PIPELINE_EVENTS} rejects" in (ready(clean, service)["events"] or ""), "it is named")
-    client.create_acls([right], request_timeout=SECONDS)[right].result()
-    clean.wait_published()
-    assert values(clean, Topic.PIPELINE_EVENTS) == [b"first", b"second"]
-    assert clean.events(Topic.DEAD_LETTERS) == []
 
 
 @pytest.mark.long

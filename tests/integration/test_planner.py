@@ -12,10 +12,7 @@ from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.servers import Servers
 
 from retrofill_core.contract.backfills import (
-    BackfillCancelRequested,
-    BackfillPauseRequested,
     BackfillRequested,
-    BackfillResumeRequested,
 )
 from retrofill_core.contract.pipelines import PipelineApplied
 from retrofill_core.contract.topics import Topic, partition_of
@@ -42,33 +39,6 @@ def test_a_request_becomes_all_its_rows_and_one_event(planner: Installation) -> 
     assert len([e for e in planner.events(Topic.BACKFILL_EVENTS) if e.key == id]) == 1
 
 
-def test_another_body_under_a_known_id_is_a_dead_letter(planner: Installation) -> None:
-    planner.request("known", "2020-01-01", "2020-01-03", id="known")
-    planner.outcome("known")
-    planner.request("known", "2021-01-01", "2021-01-03", id="known")
-    letter = planner.wait_event(Topic.DEAD_LETTERS, lambda e: e.key == "known", "a dead letter")
-    assert "another body" in letter.headers["retrofill_reason"]
-
-
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        ({"pipeline": "nope", "from": "2020-01-01", "to": "2020-01-02"}, "unknown_pipeline"),
-        ({"pipeline": "p", "from": "2020-01-02", "to": "2020-01-01"}, "bad_range"),
-        ({"pipeline": "p", "from": "2020-01-01T01:00:00Z", "to": "2020-01-01T02:00:00Z"}, "empty_range"),
-        ({"pipeline": "p", "from": "1999-01-01", "to": "1999-01-02"}, "nothing_to_run"),
-        ({"pipeline": "p", "from": "0002-01-01", "to": "9998-12-31"}, "too_many_runs"),
-    ],
-)
-def test_what_cannot_be_planned_is_rejected(planner: Installation, body: dict[str, str], reason: str) -> None:
-    id = f"r-{reason}"
-    ce_id = planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillRequested.model_validate(body))
-    answer = planner.wait_answer(ce_id)
-    assert answer.body["type"] == "BackfillRejected"
-    assert answer.body["reason"] == reason
-    assert planner.value("SELECT count(*) FROM backfill WHERE id = %s", id) == 0
-
-
 def test_apply_and_then_request_works_whatever_the_order_of_reading(planner: Installation) -> None:
     for n in range(5):
         definition = daily(f"fresh{n}")
@@ -84,49 +54,6 @@ def test_a_message_made_by_hand_gets_an_id_and_an_answer(planner: Installation) 
     answer = planner.wait_event(Topic.BACKFILL_EVENTS, lambda e: e.body.get("range_start") == mine, "an answer")
     assert answer.body["runs"] == 2
     assert "in_reply_to" in answer.body  # republished under the new id, with a ce_id
-
-
-def test_poison_stops_nothing(planner: Installation) -> None:
-    bad = {
-        b"{": "not JSON",
-        b"[]": "not an object",
-        b'{"type": "Nonsense"}': "unknown message type",
-        b'{"type": "BackfillRequested", "from": "2020-01-01", "to": "2020-01-02"}': "pipeline",
-        b'{"type": "AttemptHeartbeat", "backfill_id": "x", "attempt_id": 1}': "does not belong",
-        b"\xff\xfe": "not UTF-8",
-    }
-    for value in bad:
-        planner.publish(Topic.BACKFILL_REQUESTS, "poison", value)
-    planner.request("p", "2018-01-01", "2018-01-02", id="poison")
-    assert planner.outcome("poison").body["type"] == "BackfillPlanned"
-
-    def letters() -> list[Event]:
-        return [letter for letter in planner.events(Topic.DEAD_LETTERS) if letter.key == "poison"]
-
-    until(lambda: len(letters()) == len(bad), "all dead letters")
-    for letter in letters():
-        assert bad[letter.value] in letter.headers["retrofill_reason"]
-        assert letter.headers["retrofill_origin_topic"] == Topic.BACKFILL_REQUESTS
-
-
-def test_commands_are_followed_once_and_answered_again(planner: Installation) -> None:
-    id = planner.request("followed", "2020-01-01", "2020-01-03")
-    planner.outcome(id)
-    pause = planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillPauseRequested())
-    assert planner.wait_answer(pause).body["type"] == "BackfillPaused"
-    resume = planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
-    assert planner.wait_answer(resume).body["type"] == "BackfillResumed"
-    # A repeat of the earlier pause gets its recorded reply, and the backfill keeps running.
-    planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillPauseRequested(), headers={"ce_id": pause or ""})
-    until(
-        lambda: len([e for e in planner.events(Topic.BACKFILL_EVENTS) if e.body.get("in_reply_to") == pause]) == 2,
-        "the recorded answer again",
-    )
-    assert planner.value("SELECT state FROM backfill WHERE id = %s", id) == "running"
-    cancel = planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
-    assert planner.wait_answer(cancel).body["type"] == "BackfillCancelling"
-    unknown = planner.publish(Topic.BACKFILL_REQUESTS, "nobody", BackfillPauseRequested())
-    assert planner.wait_answer(unknown).body["type"] == "BackfillCommandRejected"
 
 
 def test_a_pipeline_applied_on_another_partition_is_applied_once(planner: Installation) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.loading import definition_of, load_pipelines
 from tests.support.replica import Replica
@@ -124,16 +123,6 @@ def test_runs_of_a_pool_that_nobody_serves_wait_and_say_why(stack: Installation,
     assert {pool: (each["hosts"], each["slots"]) for pool, each in after.items()} == {"default": (1, 2), "gpu": (1, 2)}
     assert all(each["python"] for each in after.values())
     assert {each["pool"] for each in cli("hosts", "--json").document} == {"default", "gpu"}
-
-
-def test_slots_of_pools_are_counted_apart(stack: Installation) -> None:
-    """A run-starter of both has the seats of both, and a pipeline's limit is for all of them."""
-    file = pools_file(stack, "[gpu]\n")
-    stack.start("light-starter", RETROFILL_POOLS_FILE=file, RETROFILL_DRIVER_SLOTS="3")
-    seats = "SELECT pool, count(*) AS n FROM seat JOIN host ON host.id = host_id GROUP BY pool ORDER BY pool"
-    until(lambda: stack.query(seats) == [{"pool": pool, "n": 3} for pool in ("default", "gpu")], "its seats are there")
-    stack.apply(daily("p", pool="gpu"))
-    assert stack.value("SELECT definition ->> 'pool' FROM pipeline") == "gpu"
 
 
 def test_a_secret_of_a_pool_is_in_no_topic_table_log_or_command_line(stack: Installation, tmp_path: Path) -> None:

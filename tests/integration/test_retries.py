@@ -6,14 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from tests.support.definitions import alert, daily
 from tests.support.events import Event
 from tests.support.installation import Installation, until
 from tests.support.stacks import stack
 
 from retrofill_core.contract.backfills import (
-    BackfillChangeRequested,
     BackfillResumeRequested,
     RunRetryRequested,
 )
@@ -100,28 +98,3 @@ def test_a_failed_run_is_replaced_once_while_paused_and_the_backfill_succeeds(st
         *("RunStarted", "RunFailed"),
         *("RunStarted", "RunSucceeded"),
     ]
-
-
-@pytest.mark.long
-def test_changes_apply_at_once_and_failures_count_from_the_change_on(stack: Installation) -> None:
-    stack.apply(daily(max_active_runs=4, batch_size=3))
-    failing = ",".join(f"2020-01-{day:02}" for day in (1, 3))
-    stack.start("instant-starter", AT_ONCE, INSTANT_FAIL=failing)
-    # Many more days than can run beside the third: it must not be done before it pauses.
-    id = stack.request("p", "2020-01-01", "2020-01-12", on_run_failure="pause", max_active_runs=1, batch_size=2)
-    stack.wait_state(id, "paused")
-    answer = command(stack, id, BackfillChangeRequested(batch_size=9, max_active_runs=2)).body
-    assert (answer["type"], answer["max_active_runs"], answer["batch_size"]) == ("BackfillChanged", 2, 3)
-    assert answer["on_run_failure"] == "pause"
-    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
-    until(lambda: stack.runs_by_state(id).get("failed") == 2, "the third day fails, too")
-    stack.wait_state(id, "paused")
-    assert command(stack, id, BackfillChangeRequested(on_run_failure="cancel")).body["on_run_failure"] == "cancel"
-    assert stack.value("SELECT failed_before FROM backfill") == 2
-    # The two failures before the change do not cancel it.
-    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
-    assert stack.wait_state(id, "failed", "succeeded", "cancelled") == "failed"
-    assert stack.value("SELECT cancel_cause FROM backfill") is None
-    assert stack.runs_by_state(id) == {"succeeded": 10, "failed": 2}
-    refused = command(stack, id, BackfillChangeRequested(max_active_runs=1)).body
-    assert refused["message"] == "the backfill is failed: there is nothing to change"

@@ -15,9 +15,7 @@ from tests.support.tiers import some
 from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillDiscardRequested,
-    BackfillPauseRequested,
     BackfillPublishRequested,
-    RunRetryRequested,
 )
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import Topic
@@ -101,31 +99,6 @@ def test_what_is_discarded_is_never_published_and_a_retry_of_it_is_reviewed_agai
     assert days(tmp_path) == written_by(stack, again)
 
 
-@pytest.mark.long
-def test_a_failed_run_is_retried_in_review_and_reviewed_with_the_others(
-    installation: Installation, tmp_path: Path
-) -> None:
-    installation.start("backfill-planner")
-    installation.apply(daily(max_active_runs=4))
-    fails = installation.start(
-        "instant-starter", INSTANT_OUT=str(tmp_path), INSTANT_FAIL="2020-01-02", RETROFILL_LEASE_SECONDS="3"
-    )
-    id = review(installation, last="2020-01-03")
-    installation.wait_state(id, "in_review")
-    assert installation.runs_by_state(id) == {"staged": 2, "failed": 1}
-    assert "in review" in command(installation, id, BackfillPauseRequested()).body["message"]
-    fails.stop()
-    starter(installation, tmp_path)
-    assert command(installation, id, RunRetryRequested(all_failed=True)).body["type"] == "RunsRetried"
-    installation.wait_state(id, "in_review")
-    # The failed one is the one that was replaced.
-    assert installation.runs_by_state(id) == {"staged": 3, "failed": 1}
-    assert days(tmp_path) == {}
-    command(installation, id, BackfillPublishRequested())
-    installation.wait_state(id, "succeeded")
-    assert set(days(tmp_path)) == {"day=2020-01-01", "day=2020-01-02", "day=2020-01-03"}
-
-
 CORRECTION = "corrected by hand"
 
 
@@ -183,51 +156,6 @@ def test_what_somebody_corrected_during_a_review_is_reviewed_again(
     kept = {"day=2020-01-02": CORRECTION} if ends == "cancelled" else {}
     assert days(tmp_path) == {**written_by(stack, id), **kept}
     assert stack.runs_by_state(id) == ({"succeeded": 3, "cancelled": 1} if kept else {"succeeded": 4})
-
-
-@pytest.mark.long
-def test_what_ran_after_an_approval_is_reviewed_too(installation: Installation, tmp_path: Path) -> None:
-    installation.start("backfill-planner")
-    installation.apply(daily(max_active_runs=4))
-    fails = installation.start(
-        "instant-starter", INSTANT_OUT=str(tmp_path), INSTANT_FAIL="2020-01-02", RETROFILL_LEASE_SECONDS="3"
-    )
-    id = review(installation, last="2020-01-03")
-    installation.wait_state(id, "in_review")
-    # One day is corrected, so that the backfill stays active once it is approved.
-    write = tmp_path / "day=2020-01-01" / "part-0"
-    write.parent.mkdir(exist_ok=True)
-    write.write_text(CORRECTION)
-    command(installation, id, BackfillPublishRequested())
-    until(lambda: installation.runs_by_state(id) == {"succeeded": 1, "staged": 1, "failed": 1}, "one is published")
-    installation.wait_state(id, "in_review")
-    fails.stop()
-    starter(installation, tmp_path)
-    assert command(installation, id, RunRetryRequested(all_failed=True)).body["type"] == "RunsRetried"
-    until(lambda: installation.runs_by_state(id) == {"succeeded": 1, "staged": 2, "failed": 1}, "it is retried")
-    installation.wait_state(id, "in_review")
-    assert set(days(tmp_path)) == {"day=2020-01-01", "day=2020-01-03"}
-    command(installation, id, BackfillPublishRequested())
-    installation.wait_state(id, "succeeded")
-    assert CORRECTION not in days(tmp_path).values()
-
-
-@pytest.mark.long
-def test_a_planner_that_dies_as_a_review_begins_begins_it_once(installation: Installation, tmp_path: Path) -> None:
-    dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT="review:written")
-    installation.apply(daily(max_active_runs=4))
-    starter(installation, tmp_path)
-    id = review(installation)
-    until(lambda: dying.process.poll() is not None, "the planner dies", dying.said)
-    assert installation.value("SELECT state FROM backfill") == "running"
-    installation.start("backfill-planner")
-    installation.wait_state(id, "in_review")
-    command(installation, id, BackfillPublishRequested())
-    installation.wait_state(id, "succeeded")
-    assert days(tmp_path) == written_by(installation, id)
-    installation.wait_published()
-    types = [e.body["type"] for e in installation.events(Topic.BACKFILL_EVENTS) if e.key == id]
-    assert (types.count("BackfillInReview"), types.count("BackfillApproved")) == (1, 1)
 
 
 @pytest.mark.long

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.installation import Installation, until
 from tests.support.shipped import FLOW, User, user_of
-from tests.support.tiers import some
 
 from retrofill_core.contract.topics import Topic
 
@@ -72,37 +70,9 @@ def test_an_edit_without_apply_changes_nothing_unless_applied_in_place(user: Use
     assert (user.used("in-place"), user.wrote("in-place")) == ([None] * 3, ["edited again"] * 3)
 
 
-def damage(store: Path, sha256: str) -> str:
-    (store / f"{sha256}.zip").write_bytes(b"PK")
-    return f"{store / sha256}.zip has the hash "
-
-
 def remove(store: Path, sha256: str) -> str:
     shutil.rmtree(store)
     return f"{store / sha256}.zip cannot be read: No such file or directory: "
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("spoil", some([damage, remove], damage))
-def test_runs_fail_with_one_line_where_their_code_is_not_there(user: User, store: Path, spoil: Any) -> None:
-    one = user.apply("one")
-    fields = spoil(store, one)
-    user.create("spoilt", 1)
-    user.made.wait_state("spoilt", "failed")
-    shown = user.ask("backfill", "show", "spoilt")
-    assert shown["runs_by_code"] == {one: 3}
-    for failed in shown["failed_runs"]:
-        assert (failed["error"]["type"], failed["attempt"], failed["code_sha256"]) == ("CodeUnavailable", 1, one)
-        assert failed["error"]["message"].startswith(fields)
-        assert "\n" not in failed["error"]["message"]
-    assert not list(user.folder.glob("spoilt-*"))
-
-    # Following the advice works: applying the same code again produces the same hash.
-    (result,) = user.ask("pipelines", "apply", str(user.folder / "flow.py"))["pipelines"]
-    assert (result["changed"], result["code_sha256"]) == (False, one)
-    user.create("again", 1, "--reprocess", "failed")
-    user.made.wait_state("again", "succeeded")
-    assert user.wrote("again") == ["one"] * 3
 
 
 def test_what_cannot_be_stored_is_told_before_anything_is_published(

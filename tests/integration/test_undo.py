@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.support.definitions import alert, daily
 from tests.support.events import Event
-from tests.support.installation import Installation, until
+from tests.support.installation import Installation
 from tests.support.stacks import days, written_by
 from tests.support.terminal import Cli, cli, point_at
 
-from retrofill_core.contract.backfills import BackfillPublishRequested, BackfillUndoRequested, RunRetryRequested
+from retrofill_core.contract.backfills import BackfillPublishRequested, BackfillUndoRequested
 from retrofill_core.contract.topics import Topic
 
 __all__ = ["cli"]
@@ -143,51 +143,6 @@ def test_what_cannot_be_undone_is_rejected(stack: Installation, tmp_path: Path) 
     assert days(tmp_path) == written_by(stack, "wrong")
     message = undo(stack, "u3", id="u4").body["message"]
     assert message == "backfill u3 is itself the undo of review: request its data intervals again instead"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("point", ["stage:sealed", "publish:exchange", "publish:clean", "publish:done"])
-def test_a_driver_that_dies_restores_once(stack: Installation, tmp_path: Path, point: str) -> None:
-    stack.replicas[1].stop()
-    dying = starter(stack, tmp_path, RETROFILL_CRASH_POINT=f"{point}@2")
-    undo(stack)
-    until(lambda: dying.process.poll() is not None, "the driver dies", dying.said)
-    starter(stack, tmp_path)
-    stack.wait_state("undo", "succeeded")
-    assert days(tmp_path) == written_by(stack, "before")
-
-
-@pytest.mark.long
-def test_what_is_no_longer_kept_fails_and_is_retried(stack: Installation, tmp_path: Path) -> None:
-    (kept,) = (tmp_path / "_retrofill" / "kept").iterdir()
-    hidden = kept.rename(tmp_path / "hidden")
-    undo(stack)
-    stack.wait_state("undo", "failed")
-    (failed, *_) = stack.query("SELECT error FROM run WHERE backfill_id = 'undo'")
-    assert (failed["error"]["type"], "is no longer kept" in failed["error"]["message"]) == ("NotKept", True)
-    assert days(tmp_path) == written_by(stack, "wrong")
-    hidden.rename(kept)
-    (tmp_path / "day=2020-01-04" / "_retrofill.json").write_text("{}")
-    undo(stack, id="more", publish="review")
-    stack.wait_state("more", "in_review")
-    stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "more", BackfillPublishRequested()))
-    stack.wait_state("more", "failed")
-    assert len(days(tmp_path)) == 3
-
-
-@pytest.mark.long
-def test_a_failed_run_of_an_undo_in_review_is_retried(stack: Installation, tmp_path: Path) -> None:
-    (kept,) = (tmp_path / "_retrofill" / "kept").glob("*/day=2020-01-02@4-*")
-    hidden = kept.rename(tmp_path / "hidden")
-    undo(stack, publish="review")
-    stack.wait_state("undo", "in_review")
-    hidden.rename(kept)
-    retried = stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "undo", RunRetryRequested(all_failed=True)))
-    assert retried.body["runs"] == 1
-    stack.wait_state("undo", "in_review")
-    stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "undo", BackfillPublishRequested()))
-    stack.wait_state("undo", "succeeded")
-    assert days(tmp_path) == written_by(stack, "before")
 
 
 @pytest.mark.long

@@ -146,22 +146,6 @@ def test_what_could_not_be_called_is_refused_when_it_is_applied(cli, watched, mo
     assert watched.query("SELECT 1 FROM pipeline WHERE name = 'flow'") == []
 
 
-@pytest.mark.parametrize(
-    ("reference", "why"),
-    [
-        ("Reference.RUN_STARTED", "unknown reference RUN_STARTED: use one of RUN_QUEUED_AT, RUN_STARTED_AT"),
-        ("Reference.FIXED_DATETIME(__import__('datetime').datetime(2030, 1, 1))", "give a datetime with a time zone"),
-        ("Reference.TASK_STARTED_AT('cuont')", "the task 'cuont', which does not exist; tasks: count"),
-    ],
-)
-def test_a_reference_that_does_not_exist_is_refused(cli, tmp_path, reference, why):
-    path = tmp_path / "flow.py"
-    path.write_text(SOURCE.replace("{deadline}", f"Deadline('slow', {reference}, timedelta(1))"))
-    result = cli("pipelines", "apply", str(path))
-    assert (result.status, result.err.count("\n")) == (1, 1)
-    assert why in result.err
-
-
 def test_a_backfill_may_have_a_deadline_of_its_own(cli, watched):
     watched.apply(daily("plain"))
     range_ = ["--from", "2020-01-01", "--to", "2020-01-02"]

@@ -7,9 +7,7 @@ import time
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
 
-from retrofill_core.bus.clients import producer
 from retrofill_core.contract.topics import Topic
 from retrofill_core.settings import Settings
 
@@ -210,52 +208,10 @@ def _end_with_failures(cli, dsn, id):
     assert (nothing.status, "there is no backfill 'nobody'" in nothing.err) == (1, True)
 
 
-def test_an_unknown_pipeline_names_the_nearest(cli, pipeline):
-    for arguments in (["backfill", "create", f"{pipeline}x", *JANUARY], ["pipelines", "show", f"{pipeline}x"]):
-        result = cli(*arguments)
-        assert result.status == 1
-        assert f"did you mean {pipeline}" in result.err
-
-
-def test_the_wrong_order_is_refused(cli, pipeline):
-    result = cli("backfill", "create", pipeline, "--from", "2024-02-01", "--to", "2024-01-01")
-    assert (result.status, result.err.count("\n")) == (1, 1)
-    assert "swap them" in result.err
-
-
 def test_tables_fit_80_columns(cli, pipeline):
     create(cli, pipeline, "0a0fd4d0-0000-0000-0000-" + pipeline[-12:])
     for arguments in (["backfill", "list"], ["pipelines", "list"], ["pipelines", "show", pipeline]):
         assert max(map(len, cli(*arguments).out.splitlines())) <= 80
-
-
-def test_dead_letters_are_listed_and_replayed(cli, pipeline):
-    settings = Settings()
-    poison: Producer = producer(settings, "test")
-    headers: list[tuple[str, str | bytes | None]] = [("ce_id", b"the-id"), ("ce_type", b"BackfillPauseRequested")]
-    poison.produce(settings.topic_prefix + Topic.BACKFILL_REQUESTS, key=b"sick", value=b"{", headers=headers)
-    poison.flush(10)
-    letter = _wait_for(lambda: next((x for x in _letters(cli) if x["key"] == "sick"), None))
-    assert letter["value"] == "{"
-    assert letter["headers"] == {"ce_id": "the-id", "ce_type": "BackfillPauseRequested"}
-    replayed = cli("dead-letters", "replay", letter["place"])
-    assert replayed.status == 1
-    assert "not JSON" in replayed.err
-    assert [x["headers"]["ce_id"] for x in _letters(cli) if x["key"] == "sick"] == ["the-id", "the-id"]
-    assert "there is no dead letter" in cli("dead-letters", "replay", "0:999999").err
-
-
-def _letters(cli):
-    return cli("dead-letters", "list", "--json").document
-
-
-def _wait_for(find, seconds=20.0):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if (found := find()) is not None:
-            return found
-        time.sleep(0.2)
-    raise AssertionError("it did not come")
 
 
 def test_watching_ends_with_the_backfill(cli, pipeline, here):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.console import Web, start_console
-from tests.support.definitions import daily
+from tests.support.console import Web
 from tests.support.installation import Installation, until
 
 from retrofill_core.contract.topics import Topic
@@ -125,37 +124,6 @@ def test_runs_of_a_range_are_cancelled_and_others_go_on(web: Web, place: Install
     assert "nothing to do" in again["error"]
 
 
-def test_runs_that_are_being_cancelled_keep_no_others_from_it(installation: Installation) -> None:
-    # Without a run-starter, runs that are to be cancelled stay queued.
-    installation.start("backfill-planner")
-    installation.apply(daily())
-    id = installation.request("p", "2020-01-01", "2020-01-20")
-    installation.outcome(id)
-    web = start_console(installation)
-    body = {"backfill_id": id, "from": "2020-01-01", "to": "2020-01-10"}
-    assert asked(web, "/api/runs/cancel", body)["runs"] == 10
-    assert asked(web, "/api/runs/cancel", {**body, "from": "2020-01-05", "to": "2020-01-20"})["runs"] == 10
-    assert installation.value("SELECT count(*) FROM run_cancel") == 20
-    again = asked(web, "/api/runs/cancel", body, 409)
-    assert "not already being cancelled: nothing to do" in again["error"]
-
-
-def test_a_failed_run_of_an_active_backfill_is_retried(web: Web, place: Installation) -> None:
-    body = {"pipeline": "p", "intervals": ["2020-01-03", "2021-01-02"], "reprocess_behavior": "completed"}
-    id = asked(web, "/api/backfills", body, 201)["id"]
-    until(lambda: place.runs_by_state(id) == {"failed": 1, "running": 1}, "one failed and the other hangs")
-    before = web.get(f"/api/backfills/{id}/grid")["runs"]
-    assert asked(web, "/api/runs/retry", {"backfill_id": id, "ids": before}) == {
-        "backfill_id": id,
-        "runs": 1,
-        "left": {},
-    }
-    after = web.get(f"/api/backfills/{id}/grid")["runs"]
-    assert (after[0] > max(before), after[1]) == (True, before[1])
-    asked(web, f"/api/backfills/{id}/cancel")
-    place.wait_state(id, "cancelled")
-
-
 def test_the_failed_runs_of_an_ended_backfill_are_retried_by_a_new_one(web: Web, place: Installation) -> None:
     ended = place.request("p", "2020-01-01", "2020-01-05", reprocess_behavior="completed")
     place.wait_state(ended, "failed")
@@ -186,10 +154,3 @@ def test_a_dead_letter_that_is_a_request_is_replayed_and_another_is_not(web: Web
     assert "not a topic of requests" in errors[places[1]]
     assert "there is no dead letter" in errors[places[2]]
     assert "invalid place" in errors[places[3]]
-
-
-def test_a_callback_that_is_not_there_is_not_replayed(web: Web, place: Installation) -> None:
-    place.start("callback-runner")
-    ((result),) = asked(web, "/api/callbacks/replay", {"ids": [123_456]})["results"]
-    assert result["id"] == 123_456
-    assert "123456" in result["error"]

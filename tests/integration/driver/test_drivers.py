@@ -12,36 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.integration.driver.world import CODE, Recorder, World, world
+from tests.integration.driver.world import CODE, World, world
 from tests.support.installation import until
 
 __all__ = ["world"]
 pytestmark = pytest.mark.spark
 ENDING_SECONDS = 6.0  # the promise is 2 s; the margin is for a busy machine
-WAITS = """
-import pathlib, time
-from retrofill import Pipeline
-p = Pipeline("p", schedule="@daily")
-@p.task
-def work(run):
-    pathlib.Path(run.conf["out"], "began").touch()
-    time.sleep(60)
-"""
-SCRIPTED = """
-from retrofill import Pipeline
-p = Pipeline("p", schedule="@daily")
-p.submit("script", "job.py")
-"""
-KILLED = """
-import os
-from retrofill import Pipeline
-p = Pipeline("p", schedule="@daily")
-@p.task
-def work(run):
-    for n in range(10_000):
-        print("line", n)
-    os.kill(os.getpid(), 9)
-"""
 SUBMITTED = """
 from retrofill import Pipeline
 s = Pipeline("s", schedule="@daily", executor="spark-submit")
@@ -72,63 +48,11 @@ def within(seconds: float, condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.long
-def test_runs_one_after_the_other_in_one_warm_process(world: World) -> None:
-    pool = world.executor()
-    first, second = world.launch(), world.launch()
-    # Sessions of earlier attempts are closed whether or not they were ever used.
-    third = world.launch(runs=[world.run(attempt=4)], earlier=[next(world.ids) for _ in range(3)])
-    for launch in (first, second, third):
-        (run,) = launch.runs
-        pool.launch(launch)
-        assert world.host.ended()[:3] == (launch.attempt_id, run.id, True)
-        pid, attempt, total, partitions, start, same, backfill = world.by_task(launch)
-        assert (attempt, total, partitions) == (run.attempt, 12, "3")
-        assert (start, same, backfill) == ("2013-01-01T00:00:00-05:00", True, "b")
-        of_the_run = [
-            "RunBegan",
-            "TaskReported work running",
-            "TaskReported work succeeded",
-            "RunReported succeeded",
-        ]
-        assert world.fields(launch, run) == of_the_run
-        assert world.fields(launch) == [*of_the_run, "AttemptEnded done"]
-        assert pid == world.by_task(first)[0]
-        assert world.log(launch, complete="printed by the user").count("printed by the user") == 1
-    assert "printed by the user" not in (world.settings.home / "logs" / "drivers.log").read_text()
-
-
-@pytest.mark.long
 def test_the_application_of_a_connect_server_is_reported(world: World) -> None:
     launch = world.launch()
     world.executor().launch(launch)
     assert world.host.ended()[:3] == (launch.attempt_id, launch.runs[0].id, True)
     assert world.application(launch)["id"].startswith("local-")
-
-
-def test_a_script_prints_to_the_log_of_its_attempt(world: World) -> None:
-    (world.out / "job.py").write_text('import sys\nprint("printed", 1)\nprint("its error", file=sys.stderr)')
-    launch = world.launch(SCRIPTED)
-    world.executor(script_allow=[str(world.out / "job.py")]).launch(launch)
-    assert world.host.ended(240)[:3] == (launch.attempt_id, launch.runs[0].id, True)
-    lines = world.log(launch, complete="its error").splitlines()
-    assert lines[0].startswith(f"=== run {launch.runs[0].id} of ")
-    assert {"printed 1", "its error"} <= set(lines)
-
-
-def test_a_killed_driver_loses_nothing_that_it_printed(world: World) -> None:
-    launch = world.launch(KILLED)
-    world.executor().launch(launch)
-    assert world.host.ended()[:3] == (launch.attempt_id, launch.runs[0].id, False)
-    assert world.log(launch, complete="line 9999").count("line ") == 10_000
-
-
-def test_who_may_not_begin_runs_no_user_code(world: World) -> None:
-    world.host.allowed = False
-    launch = world.launch()
-    world.executor().launch(launch)
-    assert world.host.ended()[:3] == (launch.attempt_id, None, True)
-    assert world.fields(launch) == ["AttemptEnded done"]
-    assert not (world.out / f"told-{launch.runs[0].id}").exists()
 
 
 @pytest.mark.long
@@ -221,18 +145,6 @@ def test_drivers_end_with_their_host_even_by_kill_9(world: World) -> None:
     host.wait()
     within(ENDING_SECONDS, lambda: not driver.is_running(), "the driver has ended")
     within(ENDING_SECONDS, lambda: not world.beats(), "Spark's side has ended")
-
-
-def test_a_driver_whose_hosts_broker_is_silent_ends_with_its_lease(world: World) -> None:
-    world.host.close()
-    world.host = Recorder(world.settings.model_copy(update={"kafka_bootstrap_servers": "127.0.0.1:9"}))
-    world.host.lease_seconds = 5.0
-    launch = world.launch(WAITS)
-    world.executor().launch(launch)
-    attempt_id, begun, reported, reason = world.host.ended()
-    assert (attempt_id, begun, reported) == (launch.attempt_id, launch.runs[0].id, False)
-    assert "its lease ended" in reason
-    assert (world.out / "began").exists(), "what the host says is left of the lease is enough to begin"
 
 
 def test_a_whole_run_by_spark_submit_with_a_script(world: World) -> None:

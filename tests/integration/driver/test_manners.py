@@ -9,8 +9,7 @@ import psutil
 import pytest
 from tests.integration.driver.world import World, world
 from tests.support.installation import ROOT, until
-from tests.support.manners import ENDS, EXITS
-from tests.support.tiers import some
+from tests.support.manners import ENDS
 
 from retrofill.states import PROCESS_ENDED
 
@@ -46,35 +45,12 @@ def test_whatever_a_task_does_ends_as_its_report_and_the_driver_serves_the_next_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("what", some(EXITS, "_exit 0"))
-def test_a_task_that_ends_its_process_fails_with_that_as_its_error(world: World, what: str) -> None:
-    pool = world.executor()
-    launch = world.launch(CODE, do=what)
-    pool.launch(launch)
-    begun, over = world.host.over.get(timeout=60)
-    assert (begun, over.task, over.try_number, over.error.type) == (launch.runs[0].id, "work", 1, PROCESS_ENDED)
-    assert f"exit status {EXITS[what]}" in over.error.message
-    after = world.launch(CODE, do="sys.exit 0")
-    pool.launch(after)
-    assert world.host.ended()[:3] == (after.attempt_id, after.runs[0].id, True)
-
-
-@pytest.mark.long
 def test_a_task_that_ends_a_process_of_spark_submit_fails_with_that_as_its_error(world: World) -> None:
     launch = world.launch(CODE.replace('"@daily"', '"@daily", executor="spark-submit"'), do="_exit 3")
     world.executor().launch(launch)
     begun, over = world.host.over.get(timeout=90)
     assert (begun, over.task, over.error.type) == (launch.runs[0].id, "work", PROCESS_ENDED)
     assert "exit status 3" in over.error.message
-
-
-@pytest.mark.long
-def test_code_that_exits_when_it_is_imported_is_not_retried(world: World) -> None:
-    launch = world.launch(APPLIED.replace("batch_size=3", "retries=2"))
-    (world.out / "pipeline.py").write_text("import os\nos._exit(4)")
-    world.executor().launch(launch)
-    _, over = world.host.over.get(timeout=60)
-    assert (over.task, over.try_number, over.error.type) == ("work", 3, PROCESS_ENDED)
 
 
 @pytest.mark.long

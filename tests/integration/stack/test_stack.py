@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,11 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 
-from retrofill_core.contract.topics import SERVICES
 from retrofill_tools.stack import processes
-from retrofill_tools.stack.layout import PARTS, SERVERS, Layout
+from retrofill_tools.stack.layout import Layout
 from retrofill_tools.stack.ports import Reservations, is_free
-from retrofill_tools.stack.processes import of_stack, wait_exited
+from retrofill_tools.stack.processes import of_stack
 from retrofill_tools.stack.supervision import Supervisor
 
 pytestmark = pytest.mark.spark
@@ -80,13 +76,6 @@ class Home:
         return str(self.status()["kafka"]["bootstrap_servers"])
 
 
-def _eventually(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < until, "it did not come true"
-        time.sleep(0.2)
-
-
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Home]]:
     """Two homes; the first one's path is too long for a Unix socket, and its stack is started."""
@@ -124,24 +113,6 @@ def both(homes: tuple[Home, Home]) -> tuple[Home, Home]:
 
 
 @pytest.mark.long
-def test_everything_runs_on_loopback_and_up_again_changes_nothing(one: Home) -> None:
-    before = one.parts()
-    assert [part["state"] for part in before.values()] == ["running"] * len(PARTS)
-    assert [part["name"] for part in one.status()["services"]] == list(SERVICES)
-    began = time.monotonic()
-    one.ok("up")
-    assert time.monotonic() - began < 20
-    assert one.parts() == before
-    addresses = {
-        connection.laddr.ip
-        for process in one.processes()
-        for connection in process.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
-
-
-@pytest.mark.long
 def test_secrets_are_the_owners_only_and_passwords_are_asked_for(one: Home) -> None:
     for name in ("endpoints.json", "identity.json"):
         assert (one.path / name).stat().st_mode & 0o077 == 0
@@ -157,24 +128,6 @@ def test_logs_shows_the_last_lines(one: Home) -> None:
 
 
 @pytest.mark.long
-def test_killed_parts_are_started_again(one: Home) -> None:
-    killed = ("run-starter", "kafka", "postgres", "spark-connect")
-    before = one.parts()
-    for name in killed:
-        os.kill(before[name]["pid"], signal.SIGKILL)
-
-    def are_back() -> bool:
-        now = one.parts()
-        return all(now[name]["state"] == "running" and now[name]["pid"] != before[name]["pid"] for name in killed)
-
-    _eventually(are_back)
-    after = one.parts()
-    for name in killed:
-        assert after[name]["restarts"] > before[name]["restarts"]
-    one.ok("up")
-
-
-@pytest.mark.long
 def test_two_homes_side_by_side_share_nothing(both: tuple[Home, Home]) -> None:
     one, two = both
     assert one.bootstrap() != two.bootstrap()
@@ -184,48 +137,6 @@ def test_two_homes_side_by_side_share_nothing(both: tuple[Home, Home]) -> None:
     two.ok("down")
     assert one.parts() == before
     assert not two.processes()
-
-
-@pytest.mark.long
-def test_state_survives_down_and_up(one: Home) -> None:
-    with one.postgres() as conn:
-        conn.execute("CREATE TABLE IF NOT EXISTS kept (what text)")
-        conn.execute("INSERT INTO kept VALUES ('a row')")
-        installation = conn.execute("SELECT * FROM retrofill.installation").fetchall()
-    topics = AdminClient({"bootstrap.servers": one.bootstrap()}).list_topics(timeout=10).topics
-    producer = Producer({"bootstrap.servers": one.bootstrap(), "acks": "all"})
-    producer.produce("retrofill.dead-letters", b"a message", partition=0)
-    assert producer.flush(10) == 0
-    endpoints = (one.path / "endpoints.json").read_text()
-
-    one.ok("down")
-    assert not one.processes()
-    assert {part["state"] for part in one.parts().values()} == {"stopped"}
-    one.ok("up")
-
-    assert (one.path / "endpoints.json").read_text() == endpoints
-    with one.postgres() as conn:
-        assert conn.execute("SELECT what FROM kept").fetchall() == [("a row",)]
-        assert conn.execute("SELECT * FROM retrofill.installation").fetchall() == installation
-        assert conn.execute("SHOW fsync").fetchall() == conn.execute("SHOW synchronous_commit").fetchall() == [("on",)]
-    after = AdminClient({"bootstrap.servers": one.bootstrap()}).list_topics(timeout=10).topics
-    assert after.keys() >= topics.keys()
-    consumed = subprocess.run(
-        [sys.executable, "-c", _LAST_MESSAGE, one.bootstrap()], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert consumed.stdout.strip() == "a message"
-
-
-_LAST_MESSAGE = """
-import sys
-from confluent_kafka import Consumer, TopicPartition
-consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "reader", "enable.auto.commit": False})
-where = TopicPartition("retrofill.dead-letters", 0)
-_, end = consumer.get_watermark_offsets(where, timeout=10)
-consumer.assign([TopicPartition(where.topic, 0, end - 1)])
-print(consumer.poll(20).value().decode())
-consumer.close()
-"""
 
 
 @pytest.mark.long
@@ -259,16 +170,6 @@ def test_of_postgres_only_the_server_itself_is_asked_to_end(one: Home) -> None:
     assert len(database) > 3
     asked = [process.pid for process in database if processes._is_postmaster(process)]
     assert asked == [one.parts()["postgres"]["pid"]]
-
-
-@pytest.mark.long
-def test_down_ends_what_nobody_supervises_any_more(one: Home) -> None:
-    servers = [psutil.Process(part["pid"]) for name, part in one.parts().items() if name in SERVERS]
-    os.kill(one.supervisor(), signal.SIGKILL)
-    assert wait_exited(servers, 0.5) == servers
-    one.ok("down")
-    assert not one.processes()
-    assert not wait_exited(servers, 0)
 
 
 @pytest.mark.long

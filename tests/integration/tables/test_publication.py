@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.support.lake import Lake, Publisher
+from tests.support.lake import Lake
 
 
 def test_rows_are_invisible_until_they_are_published_and_replace_those_of_the_day(lake: Lake) -> None:
@@ -29,17 +28,3 @@ def test_an_interval_that_became_empty_loses_its_rows(lake: Lake) -> None:
         attempt.publish()
         assert lake.content() == [f"1 {note}" for note in notes]
     assert lake.commits() == 3
-
-
-@pytest.mark.long
-def test_it_may_be_repeated_and_tells_the_same_version(lake: Lake) -> None:
-    attempt = lake.attempt()
-    attempt.stage(lake.table, "a")
-    versions = attempt.publish()
-    assert versions == [lake.version()]
-    other = lake.attempt(run_id=2, day=2)
-    other.stage(lake.table, "b", day="2013-01-02")
-    other.publish()
-    last = Publisher(lake.attempt(attempt_id=9, number=1), of=attempt)
-    assert last.finish() is None
-    assert (lake.content(), lake.commits(), [last.version]) == (["1 a", "2 b"], 2, versions)
