@@ -202,6 +202,13 @@ BROKEN = [
     ("totals_merged", {"lake": "pond"}, None, "pond.shop.totals"),
     ("totals_by_name", {}, {"day": DAYS[2], "shop": "a", "amount": "many"}, "'many'"),
     ("totals_replaced", {"out": "/nowhere"}, None, "/nowhere/totals"),
+    ("ranks_upserted", {}, {"day": DAYS[2], "shop": "a", "amount": "many"}, "amount"),
+    (
+        "totals_by_sql",
+        {"lake": "pond"},
+        None,
+        "totals.sql, line 2, in statement 1 of 2: [REQUIRES_SINGLE_PART_NAMESPACE]",
+    ),
 ]
 
 
