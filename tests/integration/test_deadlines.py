@@ -93,6 +93,7 @@ def test_a_task_has_its_own_moment_and_a_later_attempt_arms_nothing_anew(stack: 
     until(lambda: states(stack, "tasks").get("b-slow") == ["missed"], "b is late")
     assert states(stack, "tasks")["a-slow"] == ["met"]
     assert armed()[: len(first)] == first
+    stack.wait_published()
     (miss,) = fields(stack, pipeline="tasks")
     assert (miss.body["scope"], miss.body["task"], miss.body["run_state"]) == ("task", "b", "running")
     assert miss.body["run_attempt"] == 2

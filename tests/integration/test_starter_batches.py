@@ -86,6 +86,8 @@ def test_a_run_that_hangs_fails_with_the_reason_and_the_rest_of_its_batch_goes_o
     assert 1.0 <= (run["finished_at"] - run["started_at"]).total_seconds() < 20.0
     others = "SELECT DISTINCT lost_attempts, lost_at, range_limit FROM run WHERE backfill_id = %s AND state <> 'failed'"
     assert stack.query(others, id) == [{"lost_attempts": 0, "lost_at": None, "range_limit": None}]
+    # An attempt ends after its last run, with which the backfill ends.
+    until(lambda: all(each["outcome"] for each in attempts_of(stack, id)), "its attempts have ended")
     first, *more = attempts_of(stack, id)
     assert (first["runs"], first["outcome"], first["error"]["type"]) == (3, "released", "RunTimedOut")
     assert {each["outcome"] for each in more} == {"done"}

@@ -32,12 +32,12 @@ from retrofill_core.store.rows import present
 
 YEARS_OF_DAYS = 2600
 FIRST_DAY, DAY = datetime(2000, 1, 1, tzinfo=UTC), timedelta(days=1)
-PIPELINES = 30
+PIPELINES = 100
 
 
 @pytest.fixture(scope="module")
 def old(servers: Servers) -> Iterator[Hot]:
-    """A history of seven years of thirty daily pipelines: 78,000 runs."""
+    """A history of seven years of a hundred daily pipelines: 260,000 runs."""
     made = servers.installation()
     finished(made, PIPELINES, YEARS_OF_DAYS)
     yield Hot(made)
