@@ -15,7 +15,7 @@ from tests.integration.test_postgres_went_back import published_twice, recover, 
 from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.replica import Replica
-from tests.support.switching import Server, servers_of
+from tests.support.switching import Server, on_servers, servers_of
 
 from retrofill_core.contract.topics import Topic
 from retrofill_core.store.history import SPAN
@@ -166,6 +166,25 @@ def test_an_old_primary_that_comes_back_is_not_worked_on() -> None:
         until(lambda: all("old primary on timeline 1" in each.said() for each in replicas), "they refuse it")
         first.end(signal.SIGQUIT)
         assert_each_once(made, id, replicas)
+
+
+@pytest.mark.embedded
+@pytest.mark.long
+def test_an_old_primary_that_stays_writable_is_left_by_who_never_saw_the_new_one() -> None:
+    """One service that works on the new one is enough, though no relay has anything to publish."""
+    with cluster(2) as (made, (first, second)):
+        replicas = start_all(made)
+        made.apply(daily("p"))
+        made.wait_published()
+        second.follow(first, "second")
+        second.promote()
+        made.settings = on_servers(made.settings, [second])
+        new = made.start("deadline-watcher")
+        for replica in replicas:
+            assert replica.process.wait(60) == 1, replica.said()
+            assert "it is an old primary that must be stopped" in replica.said().splitlines()[-1]
+        assert [server.value("SELECT timeline FROM retrofill.installation") for server in (first, second)] == [1, 2]
+        assert new.process.poll() is None
 
 
 @pytest.mark.embedded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import SecretStr
 
+from retrofill_core.settings import Settings
 from retrofill_tools.stack.layout import POSTGRES, Identity, Layout
 from retrofill_tools.stack.ports import held_port
 from retrofill_tools.stack.postgres import BINARIES, _not_as_root, prepare
@@ -117,21 +118,21 @@ def servers_of(
         dsn = made.settings.dsn_of("owner")
         found = [Server(home / f"postgres-{n}", identity, port, dsn) for n, port in enumerate(ports)]
         _copy(template, found[0].data)
-        made.settings = made.settings.model_copy(
-            update={
-                "postgres_dsn": _any_of(dsn, ports),
-                "postgres_service_dsns": {
-                    name: _any_of(each.get_secret_value(), ports)
-                    for name, each in made.settings.postgres_service_dsns.items()
-                },
-            }
-        )
+        made.settings = on_servers(made.settings, found)
         try:
             found[0].start()
             yield found
         finally:
             for each in found:
                 each.end(signal.SIGQUIT)
+
+
+def on_servers(settings: Settings, servers: Sequence[Server]) -> Settings:
+    """The settings with DSNs of these servers, of which clients use the one that is writable."""
+    ports = [each.port for each in servers]
+    own = {name: _any_of(each.get_secret_value(), ports) for name, each in settings.postgres_service_dsns.items()}
+    dsn = _any_of(settings.dsn_of("owner"), ports)
+    return settings.model_copy(update={"postgres_dsn": dsn, "postgres_service_dsns": own})
 
 
 def _copy(template: Path, data: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg
 from confluent_kafka import KafkaException
@@ -122,7 +123,9 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     )
     process = _wire(context, make_handler(context), inbox, channels, guard)
     stopper = threading.Thread(target=_stop_when, args=(stopping, process.loop, inbox), name="stopper", daemon=True)
-    _serve(context, process, stopper, guard, http)
+    compare = partial(check_marks, settings, instance, engine)
+    watcher = threading.Thread(target=guard.watch, args=(compare,), name="guard", daemon=True)
+    _serve(context, process, (stopper, watcher), guard, http)
     if (reason := guard.reason()) is not None:
         raise PostgresWentBack(reason)
 
@@ -166,10 +169,12 @@ def _wire(context: Context, handler: Handler, inbox: Inbox, channels: Sequence[s
     return _Process(handler, loop, poller, relay, listener, announcer)
 
 
-def _serve(context: Context, process: _Process, stopper: threading.Thread, guard: Guard, http: Exposition) -> None:
+def _serve(
+    context: Context, process: _Process, until: Sequence[threading.Thread], guard: Guard, http: Exposition
+) -> None:
     """Start the threads and the HTTP server, run the loop until it stops, then close everything."""
     settings, topic_ids, loop, relay = context.settings, context.topic_ids, process.loop, process.relay
-    threads = (process.poller, relay, process.listener, process.announcer, stopper)
+    threads = (process.poller, relay, process.listener, process.announcer, *until)
     for thread in threads:
         thread.start()
     health = Health(
@@ -258,7 +263,8 @@ def _check_initialized(settings: Settings, instance: str, engine: Engine, topic_
     if installation is None:
         raise NotInitialized("the database is not initialized: run 'retrofill init' or 'retrofill up'")
     _check_partitions(settings.topic_prefix, topic_ids.refresh(), installation.partitions)
-    check_marks(settings, instance, engine)
+    for topic in sorted(check_marks(settings, instance, engine)):
+        log.warning("cursor_not_readable", topic=topic, what_to_do="run 'retrofill init' to grant read access")
     return installation.id, installation.partitions
 
 

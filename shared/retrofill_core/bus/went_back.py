@@ -8,11 +8,12 @@ in Kafka that Postgres does not have was lost by Postgres
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import psycopg
 from confluent_kafka import KafkaException
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.errors import first_line
 from retrofill.log import get_log
@@ -28,12 +29,14 @@ from retrofill_core.store.history import (
     begin_generation,
     compare_history,
     generation_of,
+    is_recorded,
     lock_generation,
     read_relays,
     relays,
 )
 
 log = get_log(__name__)
+COMPARE_SECONDS = 10.0
 
 
 class Guard:
@@ -58,6 +61,19 @@ class Guard:
             self._reason = reason
             log.error("postgres_went_back", error=reason)
         self._stopping.set()
+
+    def watch(self, compare: Callable[[], object], seconds: float = COMPARE_SECONDS) -> None:
+        """Run ``compare`` (``check_marks``) every ``seconds`` until the service stops, and stop it for what it finds.
+
+        Nothing else ends a service that works on an old primary which stays writable: its connections stay open.
+        """
+        while not self._stopping.wait(seconds):
+            try:
+                compare()
+            except PostgresWentBack as e:
+                self.trip(str(e))
+            except (KafkaException, SQLAlchemyError) as e:
+                log.debug("not_compared", error=first_line(e))
 
     def check(self, conn: psycopg.Connection) -> None:
         """Check a new connection, and begin a generation where another server took over.
@@ -116,14 +132,13 @@ def continue_on(settings: Settings, service: Service, instance: str, rows: Mappi
     marks = read_marks(settings, topics, f"{instance}-cursor")
     if unread := topics.keys() - marks.keys():
         raise PostgresWentBack(f"another Postgres took over, and topic {min(unread)} cannot be read: {WHAT_TO_DO}")
-    for topic, found in marks.items():
-        row = rows[topics[topic].name]
-        # A generation that was announced is not one in which a relay worked.
-        taken = 0 if found.taken % SPAN == 0 else found.taken
-        if (
-            reason := contradiction(topics[topic], Marks(found.cursor, taken), batch=row.batch, epoch=row.epoch)
-        ) is not None:
-            raise PostgresWentBack(reason)
+    # A generation that was announced is not one in which a relay worked.
+    worked = {
+        topics[topic].name: Marks(each.cursor, 0 if each.taken % SPAN == 0 else each.taken)
+        for topic, each in marks.items()
+    }
+    if (reason := went_back(worked, rows, recorded=True)) is not None:
+        raise PostgresWentBack(reason)
     numbers = [row.epoch for row in rows.values()] + [found.taken for found in marks.values()]
     generation = max(map(generation_of, numbers)) + 1
     client = producer(settings, f"{instance}-generation")
@@ -142,8 +157,8 @@ def continue_on(settings: Settings, service: Service, instance: str, rows: Mappi
     return generation
 
 
-def check_marks(settings: Settings, instance: str, engine: Engine) -> None:
-    """At start, compare every service's marks in Kafka with Postgres.
+def check_marks(settings: Settings, instance: str, engine: Engine) -> set[str]:
+    """Compare every service's marks in Kafka with Postgres; returns the topics that may not be read.
 
     A service that published nothing in the lost time shows no sign of it, so each checks all.
     Raises ``PostgresWentBack``, ``KafkaException`` or a database error.
@@ -152,18 +167,32 @@ def check_marks(settings: Settings, instance: str, engine: Engine) -> None:
     # Kafka first: whatever it has was in Postgres before.
     marks = read_marks(settings, topics, f"{instance}-cursor")
     with engine.connect() as conn:
+        # Before the rows: who records a server changes them in the same transaction.
+        recorded = is_recorded(conn)
         rows = relays(conn)
-    for topic, found in marks.items():
-        row = rows[topics[topic].name]
-        if (reason := contradiction(topics[topic], found, batch=row.batch, epoch=row.epoch)) is not None:
-            raise PostgresWentBack(reason)
+    found = {topics[topic].name: each for topic, each in marks.items()}
+    if (reason := went_back(found, rows, recorded=recorded)) is not None:
+        raise PostgresWentBack(reason)
+    return topics.keys() - marks.keys()
 
 
-def contradiction(service: Service, marks: Marks, *, batch: int, epoch: int) -> str | None:
-    """One line with what to do if Kafka is ahead of Postgres' ``batch`` or ``epoch``."""
-    if generation_of(marks.taken) > generation_of(epoch):
-        return old_primary(service, marks.taken, epoch)
-    for what, in_kafka, in_postgres in (("batch", marks.cursor, batch), ("relay epoch", marks.taken, epoch)):
+def went_back(marks: Mapping[str, Marks], rows: Mapping[str, RelayRow], *, recorded: bool) -> str | None:
+    """One line on the first contradiction, by service name; ``None`` if there is none.
+
+    ``recorded``: whether the server that answers is the recorded one. Another has just taken over, and a pooler led
+    here; its generation may be in Kafka before it is in Postgres. Whoever connects next compares and begins it.
+    """
+    if not recorded:
+        return None
+    found = (contradiction(SERVICES[name], each, rows[name]) for name, each in marks.items())
+    return next((reason for reason in found if reason is not None), None)
+
+
+def contradiction(service: Service, marks: Marks, row: RelayRow) -> str | None:
+    """One line with what to do if Kafka is ahead of Postgres."""
+    if generation_of(marks.taken) > generation_of(row.epoch):
+        return old_primary(service, marks.taken, row.epoch)
+    for what, in_kafka, in_postgres in (("batch", marks.cursor, row.batch), ("relay epoch", marks.taken, row.epoch)):
         if in_kafka > in_postgres:
             return (
                 f"Kafka has {what} {in_kafka} of the {service.name}, Postgres only {in_postgres}: "

@@ -73,6 +73,13 @@ def read_history(conn: Connection) -> Timeline | None:
     return Timeline(*row)
 
 
+def is_recorded(conn: Connection) -> bool:
+    """Whether the recorded server answers, also where this is unknown. The transaction stays usable."""
+    here = read_history(conn)
+    recorded = conn.execute(text(_RECORDED)).one()
+    return here is None or recorded.system_identifier is None or Timeline(*recorded) == here
+
+
 def compare_history(conn: psycopg.Connection) -> tuple[Timeline, Timeline] | None:
     """The recorded history and the server's own, ``None`` where either is unknown. Ends the transaction."""
     try:

@@ -71,7 +71,7 @@ def _of_service(service: Service, settings: Settings) -> Access:
         writes |= {settings.openlineage_topic}
     return Access(
         service.name,
-        # All cursors: at its start each service compares them with Postgres.
+        # All cursors: each service compares them with Postgres.
         _named(prefix, service.reads) | {each.cursor_topic(prefix) for each in SERVICES.values()},
         writes,
         groups=(group,),

@@ -78,7 +78,7 @@ def find(settings: Settings, engine: Engine) -> Found:
         elif here.timeline != recorded.timeline:
             signs.append(f"Postgres is on timeline {here.timeline}, but {recorded.timeline} is recorded")
     for name, row in rows.items():
-        conflict = contradiction(SERVICES[name], marks[name], batch=row.batch, epoch=row.epoch)
+        conflict = contradiction(SERVICES[name], marks[name], row)
         if conflict is not None:
             signs.append(conflict.split(":")[0])
     numbers = [row.epoch for row in rows.values()] + [mark.taken for mark in marks.values()]

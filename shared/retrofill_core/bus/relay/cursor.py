@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from retrofill.log import get_log
 from retrofill_core.bus.clients import reader
 from retrofill_core.settings import Settings
 
-log = get_log(__name__)
 KAFKA_SECONDS = 10.0
 # An empty fetch reports the end of a topic, so it must not wait for new messages.
 FETCH_WAIT_MS = 10
@@ -82,7 +80,6 @@ def _bounds(consumer: Consumer, topic: str) -> tuple[int, int] | None:
     except KafkaException as e:
         if e.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise
-        log.warning("cursor_not_readable", topic=topic, what_to_do="run 'retrofill init' to grant read access")
         return None
 
 

@@ -30,7 +30,7 @@ from retrofill_core.bus.relay.cursor import Marks
 from retrofill_core.bus.relay.refusals import Decision, HeldTopics, Holds, Narrow, RefusedAlone, Stuck, Wait
 from retrofill_core.bus.went_back import contradiction
 from retrofill_core.contract.topics import TRANSACTIONAL_IDS, Service, Topic
-from retrofill_core.store.history import PostgresWentBack
+from retrofill_core.store.history import PostgresWentBack, RelayRow
 from retrofill_core.store.outbox import Outgoing, Stored, insert_rows, take, unpack_headers
 from retrofill_core.store.rows import columns_of
 from retrofill_core.store.sql import one_of
@@ -102,7 +102,7 @@ class Numbering:
         with self._engine.begin() as conn:
             last = self._assert_epoch(conn)
             marks = Marks(cursor, taken=self.epoch)
-            if (reason := contradiction(self._service, marks, batch=last.batch, epoch=self.epoch)) is not None:
+            if (reason := contradiction(self._service, marks, RelayRow(self.epoch, last.batch))) is not None:
                 raise PostgresWentBack(reason)
             if last.batch == cursor:
                 self._refused = None
