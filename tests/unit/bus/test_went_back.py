@@ -1,4 +1,4 @@
-"""What ends a service whose Postgres is an old primary, or went back, and what does not."""
+"""Ends a service whose Postgres is an old primary, or went back in time, and no other."""
 
 import threading
 
