@@ -277,6 +277,12 @@ BROKEN: list[tuple[str, str, Callable[[str], str | None], str]] = [
         lambda text: text.replace('"totals", "--orders", ORDERS', '"totals"'),
         "Missing option '--orders'",
     ),
+    (
+        "configured",
+        "configured.py",
+        lambda text: text.replace("import json\n", "import json_of_the_future as json\n"),
+        "ModuleNotFoundError: No module named 'json_of_the_future'",
+    ),
     ("configured", "job.json", lambda text: text.replace('"target"', '"goal"'), "KeyError: 'target'"),
     (
         "configured",

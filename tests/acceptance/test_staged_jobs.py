@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -226,3 +227,23 @@ def test_of_a_broken_job_the_first_line_of_the_error_names_the_cause(
     first = next(line for line in shown.splitlines() if line.lstrip().startswith("task "))
     assert cause in first, shown
     assert world.seen(spark, pipeline) == before
+
+
+@pytest.mark.usefixtures("spark")  # its tables
+def test_a_module_that_a_script_lacks_is_named_in_the_first_line(world: World) -> None:
+    wrong = shutil.copytree(JOBS, world.folder / "wrong")
+    scripts = {pipeline: script for pipeline, (script, *_) in SCRIPTS.items() if script.endswith(".py")}
+    for script in scripts.values():
+        text = (wrong / script).read_text()
+        assert "import argparse\n" in text
+        (wrong / script).write_text(text.replace("import argparse\n", f"import missing_in_{script[:-3]}\n"))
+    world.user.run("pipelines", "apply", str(wrong / "staged.py"))
+    for pipeline in scripts:
+        asked = world.asked(pipeline, DAYS[2], DAYS[2])
+        world.user.run("backfill", "create", *asked, "--id", f"lacks_{pipeline}", "--reprocess", "completed")
+    world.user.run("pipelines", "apply", str(JOBS / "staged.py"))
+    for pipeline, script in scripts.items():
+        until(lambda id=f"lacks_{pipeline}": world.user.progress(id)[0] == "failed", "it has failed", seconds=600)  # type: ignore[misc]
+        shown = world.user.run("backfill", "show", f"lacks_{pipeline}")
+        first = next(line for line in shown.splitlines() if line.lstrip().startswith("task "))
+        assert f"ModuleNotFoundError: No module named 'missing_in_{script[:-3]}'" in first, shown
