@@ -139,3 +139,8 @@ def test_a_ui_that_hangs_delays_an_end_once_and_not_for_long(ui: Ui, monkeypatch
 
 def test_without_an_address_nothing_is_asked() -> None:
     assert cost_of(None, TAG) is None
+
+
+def test_the_runs_of_a_range_share_its_cost() -> None:
+    whole = Cost(core_seconds=10.0, shuffle_bytes=9, rows_written=4)
+    assert whole.shared_by(4) == Cost(core_seconds=2.5, shuffle_bytes=2, rows_written=1)

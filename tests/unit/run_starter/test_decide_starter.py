@@ -261,8 +261,3 @@ def test_what_an_attempt_cost_is_kept_with_its_end():
     made = fold([ended("failed", error=ERROR).model_copy(update={"cost": cost}), end])
     assert made.attempts[OF].cost == cost
     assert steps(made) == [End(R.FAILED, ERROR, cost=cost)]
-
-
-def test_the_runs_of_a_range_share_its_cost():
-    whole = Cost(core_seconds=10.0, shuffle_bytes=9, rows_written=4)
-    assert whole.shared_by(4) == Cost(core_seconds=2.5, shuffle_bytes=2, rows_written=1)
