@@ -345,9 +345,7 @@ def test_of_a_broken_job_the_first_line_of_the_error_names_the_cause(
         world.user.run("backfill", "create", *request, status=1)
     if of_code:
         world.apply(applied)
-    shown = world.user.run("backfill", "show", id)
-    first = next(line for line in shown.splitlines() if line.lstrip().startswith("task "))
-    assert cause.replace("ORDERS", str(world.orders)) in first, shown
+    assert cause.replace("ORDERS", str(world.orders)) in world.user.shown_error(id)
 
 
 REFUSED: list[tuple[str, Callable[[str], str | None], str]] = [

@@ -51,6 +51,13 @@ class User:
         """The JSON document that a command prints."""
         return json.loads(self.run(*arguments, "--json"))
 
+    def shown_error(self, id: str) -> str:
+        """The first line that ``backfill show`` has about the failed runs of a backfill."""
+        shown = self.run("backfill", "show", id)
+        errors = [line for line in shown.splitlines() if line.lstrip().startswith("task ")]
+        assert errors, shown
+        return errors[0]
+
     def pid(self, name: str) -> int | None:
         """The pid of a part of the stack."""
         parts = {part["name"]: part["pid"] for part in self.json("status")["parts"]}
