@@ -119,11 +119,24 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], World]]:
+    """One for each way. Pytest would make a parametrized fixture anew for each set of parameters."""
+    made: dict[str, World] = {}
     with pytest.MonkeyPatch.context() as patch:
-        made = World(request.param, tmp_path_factory.mktemp(request.param), patch)
-        yield made
-        made.executor.close()
+
+        def of(way: str) -> World:
+            if way not in made:
+                made[way] = World(way, tmp_path_factory.mktemp(way), patch)
+            return made[way]
+
+        yield of
+        for each in made.values():
+            each.executor.close()
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, worlds: Callable[[str], World]) -> World:
+    return worlds(request.param)
 
 
 # In drivers of one attempt, each of which is an interpreter more: what concerns its streams, its end and its processes.
