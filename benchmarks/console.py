@@ -54,7 +54,7 @@ def _first_page(made: Installation) -> tuple[float, Web]:
     """Milliseconds of all requests of the first page, of a console that has just started."""
     web = start_console(made)
     began = time.monotonic()
-    for path in ("/", "/api/me", "/api/backfills"):
+    for path in ("/", "/api/v1/me", "/api/v1/backfills"):
         assert web.client.get(path).status_code == 200
     return 1000 * (time.monotonic() - began), web
 
@@ -75,7 +75,7 @@ def _drawn() -> list[Figure]:
 
 
 def _grids(web: Web, id: str) -> list[float]:
-    return [_milliseconds(web, f"/api/backfills/{id}/grid?n={n}") for n in range(REPEATS)]
+    return [_milliseconds(web, f"/api/v1/backfills/{id}/grid?n={n}") for n in range(REPEATS)]
 
 
 def _milliseconds(web: Web, path: str) -> float:
@@ -136,7 +136,7 @@ async def _under_load(
 async def _lists(web: Web) -> float:
     """Milliseconds until as many as there are viewers have the list of backfills."""
     began = time.monotonic()
-    answers = await asyncio.gather(*(get(web.url, "/api/backfills") for _ in range(VIEWERS)))
+    answers = await asyncio.gather(*(get(web.url, "/api/v1/backfills") for _ in range(VIEWERS)))
     assert all(each.startswith(b"HTTP/1.1 200 ") for each in answers)
     return 1000 * (time.monotonic() - began)
 

@@ -25,7 +25,7 @@ class Viewer:
         """Read until cancelled."""
         place = urlsplit(url)
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
-        writer.write(f"GET /api/live HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())
+        writer.write(f"GET /api/v1/live HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())
         try:
             while line := await reader.readline():
                 self.bytes += len(line)

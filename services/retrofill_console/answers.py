@@ -60,7 +60,7 @@ def handlers(settings: Settings) -> Mapping[Any, Handler]:
     def of_http(request: Request, e: Exception) -> Response:
         assert isinstance(e, HTTPException)
         if e.status_code == 405:
-            line = f"{request.url.path} does not take {request.method}: /api/openapi.json lists what it takes"
+            line = f"{request.url.path} does not take {request.method}: /api/v1/openapi.json lists what it takes"
             return failed(line, 405)
         return failed(e.detail, e.status_code)
 

@@ -26,7 +26,7 @@ from retrofill_tools.client.connect import MAX_NAME, local_user
 
 API = "/api/"
 # What may be asked for before a login.
-OPEN = ("/api/me", "/api/login", "/api/openapi.json")
+OPEN = ("/api/v1/me", "/api/v1/login", "/api/v1/openapi.json")
 SAFE = ("GET", "HEAD")
 # Sent by browsers: who made this request. "none" is the user, from the address bar.
 OWN = ("same-origin", "none")

@@ -75,7 +75,7 @@ async def _alive(_: Request) -> Response:
 
 async def _page(request: Request) -> Response:
     if request.url.path.startswith(API):
-        raise HTTPException(404, f"the API has no {request.url.path}: /api/openapi.json lists what it has")
+        raise HTTPException(404, f"the API has no {request.url.path}: /api/v1/openapi.json lists what it has")
     return FileResponse(STATIC / "index.html")
 
 

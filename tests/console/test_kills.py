@@ -69,10 +69,10 @@ def test_what_could_not_be_read_is_read_again_without_an_event(
     installation.apply(daily("orders"))
     id = installation.request("orders", "2024-01-01", "2024-01-05")
     installation.wait_state(id, "succeeded")
-    page.route("**/api/backfills/**", lambda route: route.fulfill(status=503, json={"error": "Postgres is away"}))
+    page.route("**/api/v1/backfills/**", lambda route: route.fulfill(status=503, json={"error": "Postgres is away"}))
     page.goto(f"/backfills/{id}")
     expect(page.get_by_role("alert")).to_have_text("Postgres is away")
-    page.unroute("**/api/backfills/**")
+    page.unroute("**/api/v1/backfills/**")
     expect(page.locator(".legend")).to_contain_text("5 succeeded")
     expect(page.get_by_role("alert")).to_have_count(0)
 
@@ -88,6 +88,6 @@ def test_a_change_is_seen_by_its_event_alone(installation: Installation, console
     expect(page.locator(".legend")).to_contain_text("1 running")
     expect(page.locator(".live")).to_have_text("live")
     # The page cannot be read again.
-    page.route("**/api/backfills/**", lambda route: route.abort())
+    page.route("**/api/v1/backfills/**", lambda route: route.abort())
     installation.publish(Topic.BACKFILL_REQUESTS, id, RunCancelRequested(intervals=(date(2024, 1, 4),)))
     expect(page.locator(".legend")).to_contain_text("1 cancelled")

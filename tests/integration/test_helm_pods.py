@@ -161,7 +161,7 @@ def test_init_then_services_that_answer_their_probes_then_commands(outside: Outs
         assert (status, err.count("\n")) == (1, 1)
         assert "there is no backfill with this id" in err
         # The same from the console, which has rights of its own, for who has the token.
-        path, by_token = f"{console}/api/backfills", {"Authorization": f"Bearer {TOKEN}"}
+        path, by_token = f"{console}/api/v1/backfills", {"Authorization": f"Bearer {TOKEN}"}
         assert httpx.get(path).json() == {"error": "log in first", "login": "token"}
         assert httpx.get(path, headers=by_token).json() == []
         asked = httpx.post(f"{path}/nothing/pause", headers=by_token, json={}, timeout=60)

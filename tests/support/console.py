@@ -46,7 +46,7 @@ class Web:
         return self.client.post(path, json=body or {})
 
     @contextmanager
-    def events(self, path: str = "/api/live", last_id: str | None = None, **query: Any) -> Iterator[Iterator[Told]]:
+    def events(self, path: str = "/api/v1/live", last_id: str | None = None, **query: Any) -> Iterator[Iterator[Told]]:
         """What a viewer is told. The first event is there when this begins."""
         headers = {} if last_id is None else {"last-event-id": last_id}
         with self.client.stream("GET", path, params=query, headers=headers) as answer:

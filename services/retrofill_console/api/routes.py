@@ -33,16 +33,16 @@ COMPRESSED = [Middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)]
 
 
 def routes(console: Console, login: Login) -> list[Route]:
-    """Every path below ``/api/``."""
+    """Every path below ``/api/v1/``."""
     return [
         *(Route(each.path, _read(console, each), methods=["GET"], middleware=COMPRESSED) for each in READS),
         *(Route(each.path, _ask(console, each), methods=["POST"]) for each in ASKS),
         Route(LOG.path, _log(console), methods=["GET"]),
         Route(LIVE.path, _live(console), methods=["GET"]),
-        Route("/api/me", _me(console, login), methods=["GET"]),
-        Route("/api/login", _log_in(login), methods=["POST"]),
-        Route("/api/logout", _log_out, methods=["POST"]),
-        Route("/api/openapi.json", _described, methods=["GET"]),
+        Route("/api/v1/me", _me(console, login), methods=["GET"]),
+        Route("/api/v1/login", _log_in(login), methods=["POST"]),
+        Route("/api/v1/logout", _log_out, methods=["POST"]),
+        Route("/api/v1/openapi.json", _described, methods=["GET"]),
     ]
 
 

@@ -59,51 +59,51 @@ def _state(known: Iterable[str], more: str = "") -> dict[str, str]:
 
 READS = (
     Read(
-        "/api/backfills",
+        "/api/v1/backfills",
         "Backfills, newest first, with progress and estimate (backfill list --json)",
         pages.backfills,
         {"pipeline": OF["pipeline"], **_state(BackfillState, REPEATABLE), **LIMIT},
     ),
     Read(
-        "/api/backfills/{id}",
+        "/api/v1/backfills/{id}",
         "One backfill (backfill show --json)",
         pages.backfill,
         {"failures": "At most this many failed runs with their errors, 10 by default"},
     ),
-    Read("/api/backfills/{id}/grid", "Its intervals as columns of equal length", pages.grid),
+    Read("/api/v1/backfills/{id}/grid", "Its intervals as columns of equal length", pages.grid),
     Read(
-        "/api/runs",
+        "/api/v1/runs",
         "The runs of a backfill (runs list --json)",
         pages.runs,
         {"backfill": "The backfill", **_state(RunState, REPEATABLE), **LIMIT},
     ),
-    Read("/api/runs/{id}", "One run: attempts, tasks, error, deadlines, callbacks (runs show --json)", pages.run),
-    Read("/api/pipelines", "Applied pipelines (pipelines list --json)", pages.pipelines),
-    Read("/api/pipelines/{name}", "One pipeline's definition (pipelines show --json)", pages.pipeline),
+    Read("/api/v1/runs/{id}", "One run: attempts, tasks, error, deadlines, callbacks (runs show --json)", pages.run),
+    Read("/api/v1/pipelines", "Applied pipelines (pipelines list --json)", pages.pipelines),
+    Read("/api/v1/pipelines/{name}", "One pipeline's definition (pipelines show --json)", pages.pipeline),
     Read(
-        "/api/deadlines",
+        "/api/v1/deadlines",
         "Deadlines, latest first (deadlines list --json)",
         pages.deadlines,
         {**_state(DeadlineState), **OF, **LIMIT},
     ),
     Read(
-        "/api/callbacks",
+        "/api/v1/callbacks",
         "Callbacks, newest first (callbacks list --json)",
         pages.callbacks,
         {**_state(CallbackState), **OF, **LIMIT},
     ),
     Read(
-        "/api/dead-letters",
+        "/api/v1/dead-letters",
         "Messages that no service could handle (dead-letters list --json)",
         requests.dead_letters,
         LIMIT,
     ),
-    Read("/api/health", "Services and their lag, hosts, pools, live attempts", pages.health),
+    Read("/api/v1/health", "Services and their lag, hosts, pools, live attempts", pages.health),
 )
 
 
 LOG = Read(
-    "/api/runs/{id}/log",
+    "/api/v1/runs/{id}/log",
     "What the run printed: events lines (a list of texts), then end or problem",
     logs.log,
     {"attempt": "Id of an attempt; the last one by default", "follow": "1: until the attempt has ended"},
@@ -112,7 +112,7 @@ LOG = Read(
 
 
 LIVE = Read(
-    "/api/live",
+    "/api/v1/live",
     "What happens: events hello, changes, reload and kafka; Last-Event-ID: what was missed comes first",
     lambda: None,
     {"backfill": "Also each event of this backfill's runs"},
@@ -121,25 +121,25 @@ LIVE = Read(
 
 
 ASKS = (
-    Ask("/api/preview", "What would become of a request, without making it", requests.preview, BackfillRequested),
-    Ask("/api/backfills", "Request a backfill", requests.create, BackfillRequested, 201),
-    Ask("/api/backfills/{id}/pause", "Start no new runs; runs in progress finish", requests.pause, Nothing),
-    Ask("/api/backfills/{id}/resume", "Start runs again", requests.resume, Resume),
-    Ask("/api/backfills/{id}/publish", "Publish what a backfill in review has staged", requests.publish, Approval),
-    Ask("/api/backfills/{id}/undo", "Restore what an ended backfill replaced", requests.undo, Nothing),
-    Ask("/api/backfills/{id}/discard", "Cancel a backfill in review", requests.discard, Nothing),
-    Ask("/api/backfills/{id}/cancel", "Cancel all runs that have not ended", requests.cancel, Nothing),
-    Ask("/api/backfills/{id}/change", "Change an active backfill", requests.change, BackfillChangeRequested),
+    Ask("/api/v1/preview", "What would become of a request, without making it", requests.preview, BackfillRequested),
+    Ask("/api/v1/backfills", "Request a backfill", requests.create, BackfillRequested, 201),
+    Ask("/api/v1/backfills/{id}/pause", "Start no new runs; runs in progress finish", requests.pause, Nothing),
+    Ask("/api/v1/backfills/{id}/resume", "Start runs again", requests.resume, Resume),
+    Ask("/api/v1/backfills/{id}/publish", "Publish what a backfill in review has staged", requests.publish, Approval),
+    Ask("/api/v1/backfills/{id}/undo", "Restore what an ended backfill replaced", requests.undo, Nothing),
+    Ask("/api/v1/backfills/{id}/discard", "Cancel a backfill in review", requests.discard, Nothing),
+    Ask("/api/v1/backfills/{id}/cancel", "Cancel all runs that have not ended", requests.cancel, Nothing),
+    Ask("/api/v1/backfills/{id}/change", "Change an active backfill", requests.change, BackfillChangeRequested),
     Ask(
-        "/api/backfills/{id}/retry",
+        "/api/v1/backfills/{id}/retry",
         "Retry all failed runs; of an ended backfill, by a new one",
         requests.retry,
         Nothing,
     ),
-    Ask("/api/runs/cancel", "Cancel runs that have not ended", requests.cancel_runs, NamedRuns),
-    Ask("/api/runs/retry", "Retry failed runs of an active backfill", requests.retry_runs, NamedRuns),
-    Ask("/api/callbacks/replay", "Call failed callbacks again", requests.replay_callbacks, CallbackIds),
-    Ask("/api/dead-letters/replay", "Publish dead letters that are requests again", requests.replay_letters, Places),
+    Ask("/api/v1/runs/cancel", "Cancel runs that have not ended", requests.cancel_runs, NamedRuns),
+    Ask("/api/v1/runs/retry", "Retry failed runs of an active backfill", requests.retry_runs, NamedRuns),
+    Ask("/api/v1/callbacks/replay", "Call failed callbacks again", requests.replay_callbacks, CallbackIds),
+    Ask("/api/v1/dead-letters/replay", "Publish dead letters that are requests again", requests.replay_letters, Places),
 )
 
 
@@ -150,10 +150,10 @@ ERROR = {
     "properties": {"error": {"type": "string", "description": "One line: what is wrong, and what to do"}},
 }
 LOG_IN = (
-    Ask("/api/login", "Log in with the token; a cookie keeps it for a week", lambda: None, Entry),
-    Ask("/api/logout", "Log out", lambda: None, Nothing),
+    Ask("/api/v1/login", "Log in with the token; a cookie keeps it for a week", lambda: None, Entry),
+    Ask("/api/v1/logout", "Log out", lambda: None, Nothing),
 )
-ME = Read("/api/me", "Who is logged in, how one logs in, and the version", lambda: None)
+ME = Read("/api/v1/me", "Who is logged in, how one logs in, and the version", lambda: None)
 MEANING: dict[int, str] = {
     400: "Wrong input",
     401: "Not logged in",

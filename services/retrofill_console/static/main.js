@@ -71,7 +71,7 @@ function Shell({ session, onLogout }) {
       <a class="button primary" href="/ask" aria-current=${link === "/ask" ? "page" : null}>New backfill</a>
     </header>
     <main id="content" ref=${main} tabindex="-1"><${Safe} key=${at.path} page=${page} values=${values} query=${at.query} /></main>
-    <footer class="muted">Retrofill ${session.version} · <a href="/api/openapi.json">API</a></footer>`;
+    <footer class="muted">Retrofill ${session.version} · <a href="/api/v1/openapi.json">API</a></footer>`;
 }
 
 function App() {
@@ -79,7 +79,7 @@ function App() {
   const [problem, setProblem] = useState(null);
   const enter = async () => {
     try {
-      setSession(await get("/api/me"));
+      setSession(await get("/api/v1/me"));
       setProblem(null);
     } catch (error) {
       setProblem(error);
@@ -88,10 +88,10 @@ function App() {
   useEffect(() => {
     enter();
     // Without an answer, the page goes on saying by itself what is wrong.
-    whenLoggedOut(() => get("/api/me").then(setSession, console.warn));
+    whenLoggedOut(() => get("/api/v1/me").then(setSession, console.warn));
   }, []);
   const leave = async () => {
-    await post("/api/logout");
+    await post("/api/v1/logout");
     location.reload();
   };
   if (problem) return html`<p class="alone notice bad" role="alert">${problem.message}</p>`;

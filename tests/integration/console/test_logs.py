@@ -48,7 +48,7 @@ def test_a_log_is_followed_to_its_end(installation: Installation, talking: Path)
     web = start_console(installation)
     until(lambda: installation.runs_by_state("talk").get("running") == 1, "the run has begun")
     run = installation.value("SELECT id FROM run WHERE backfill_id = 'talk'")
-    with web.events(f"/api/runs/{run}/log", follow=1) as events:
+    with web.events(f"/api/v1/runs/{run}/log", follow=1) as events:
         seen: list[Told] = []
         while not any("first 2020-01-01" in line for line in lines(seen)):
             seen.append(next(events))
@@ -60,14 +60,14 @@ def test_a_log_is_followed_to_its_end(installation: Installation, talking: Path)
     assert "hunter2" not in str(seen)
     # Afterwards all of it is there at once.
     attempt = seen[-1].document["attempt"]
-    with web.events(f"/api/runs/{run}/log", attempt=attempt) as events:
+    with web.events(f"/api/v1/runs/{run}/log", attempt=attempt) as events:
         assert lines(list(events)) == lines(seen)
 
 
 def test_a_run_without_a_log_says_why(installation: Installation) -> None:
     web = start_console(installation)
-    _has_status(web, "/api/runs/1/log", 404, "there is no run 1")
-    _has_status(web, "/api/runs/x/log", 400, "use a number")
+    _has_status(web, "/api/v1/runs/1/log", 404, "there is no run 1")
+    _has_status(web, "/api/v1/runs/x/log", 400, "use a number")
 
 
 def _has_status(web: Web, path: str, status: int, said: str) -> None:

@@ -28,16 +28,16 @@ def failed_run(place: Installation, ended: str) -> int:
 @pytest.mark.parametrize(
     ("path", "command"),
     [
-        ("/api/backfills", "backfill list"),
-        ("/api/backfills?pipeline=p&state=failed&state=running&limit=3", "backfill list --pipeline p --state failed"),
-        ("/api/backfills?state=paused", "backfill list --state paused"),
-        ("/api/backfills/ended", "backfill show ended"),
-        ("/api/backfills/ended?failures=1", "backfill show ended --failures 1"),
-        ("/api/runs?backfill=ended&state=failed", "runs list ended --state failed"),
-        ("/api/pipelines", "pipelines list"),
-        ("/api/pipelines/p", "pipelines show p"),
-        ("/api/deadlines?pipeline=p", "deadlines list --pipeline p"),
-        ("/api/callbacks", "callbacks list"),
+        ("/api/v1/backfills", "backfill list"),
+        ("/api/v1/backfills?pipeline=p&state=failed&state=running&limit=3", "backfill list --pipeline p --state failed"),
+        ("/api/v1/backfills?state=paused", "backfill list --state paused"),
+        ("/api/v1/backfills/ended", "backfill show ended"),
+        ("/api/v1/backfills/ended?failures=1", "backfill show ended --failures 1"),
+        ("/api/v1/runs?backfill=ended&state=failed", "runs list ended --state failed"),
+        ("/api/v1/pipelines", "pipelines list"),
+        ("/api/v1/pipelines/p", "pipelines show p"),
+        ("/api/v1/deadlines?pipeline=p", "deadlines list --pipeline p"),
+        ("/api/v1/callbacks", "callbacks list"),
     ],
 )
 def test_a_page_s_document_is_the_command_s(web: Web, cli: Cli, path: str, command: str) -> None:
@@ -46,7 +46,7 @@ def test_a_page_s_document_is_the_command_s(web: Web, cli: Cli, path: str, comma
 
 @pytest.mark.usefixtures("here")
 def test_a_run_s_document_is_the_command_s(web: Web, cli: Cli, failed_run: int) -> None:
-    found = web.get(f"/api/runs/{failed_run}")
+    found = web.get(f"/api/v1/runs/{failed_run}")
     assert found == cli("runs", "show", str(failed_run), "--json").document
     assert [(task["name"], task["after"]) for task in found["graph"]] == [("extract", []), ("load", ["extract"])]
     assert (found["state"], len(found["attempts"])) == ("failed", 1)
@@ -60,7 +60,7 @@ def test_dead_letters_are_the_command_s_and_say_which_the_console_replays(
     place.publish(Topic.PIPELINES, "broken", b"{")
     place.wait_event(Topic.DEAD_LETTERS, lambda e: e.key == "broken", "a dead letter")
     place.wait_published()
-    found = web.get("/api/dead-letters")
+    found = web.get("/api/v1/dead-letters")
     replays = {each["origin_topic"]: each.pop("replay") for each in found}
     assert found == cli("dead-letters", "list", "--json").document
     assert replays["backfill-requests"] is None
@@ -68,13 +68,13 @@ def test_dead_letters_are_the_command_s_and_say_which_the_console_replays(
 
 
 def test_the_list_has_progress(web: Web, ended: str) -> None:
-    (found,) = [each for each in web.get("/api/backfills") if each["id"] == ended]
+    (found,) = [each for each in web.get("/api/v1/backfills") if each["id"] == ended]
     assert found["by_state"] == {"succeeded": 8, "failed": 2}
     assert (found["ended_runs"], found["estimate"], found["triggered_by"]) == (10, None, "ada")
 
 
 def test_the_grid_is_the_intervals_in_order(web: Web, place: Installation, ended: str) -> None:
-    found = web.get(f"/api/backfills/{ended}/grid")
+    found = web.get(f"/api/v1/backfills/{ended}/grid")
     rows = place.query("SELECT * FROM run WHERE backfill_id = %s ORDER BY interval_start", ended)
     assert found["states"] == "ssffssssss"
     assert found["starts"] == [row["interval_start"].timestamp() for row in rows]
@@ -85,14 +85,14 @@ def test_the_grid_is_the_intervals_in_order(web: Web, place: Installation, ended
     assert (found["schedule"], found["timezone"], found["purged"]) == ("@daily", "UTC", False)
     again = place.request("p", "2020-01-02", "2020-01-04", reprocess_behavior="failed")
     place.wait_state(again, "failed")
-    of_skipped = web.get(f"/api/backfills/{again}/grid")
+    of_skipped = web.get(f"/api/v1/backfills/{again}/grid")
     assert (of_skipped["states"], of_skipped["runs"][0], of_skipped["letters"]["-"]) == ("-ff", 0, "already exists")
 
 
 def test_a_grid_with_gaps_says_where_its_intervals_end(web: Web, place: Installation) -> None:
     place.request("p", "2019-01-01", "2019-01-01", id="gaps", **{"from": None, "to": None}, intervals=GAPS)
     place.wait_state("gaps", "succeeded")
-    found = web.get("/api/backfills/gaps/grid")
+    found = web.get("/api/v1/backfills/gaps/grid")
     assert [end - start for start, end in zip(found["starts"], found["ends"], strict=True)] == [86_400, 86_400]
 
 
@@ -101,14 +101,14 @@ GAPS = ["2019-01-01", "2019-01-05"]
 
 def test_health_says_who_works_and_how_far_behind_it_is(web: Web, place: Installation, ended: str) -> None:
     place.wait_published()
-    found = web.get("/api/health")
+    found = web.get("/api/v1/health")
     assert (found["postgres"], found["kafka"]) == (None, None)
     services = {each["name"]: each for each in found["services"]}
     assert list(services) == list(SERVICES)
     planner = services["backfill-planner"]
     assert (len(planner["replicas"]), planner["shards"], planner["owned"], planner["unpublished"]) == (1, 4, 4, 0)
     assert services["deadline-watcher"]["replicas"] == []
-    until(lambda: web.get("/api/health")["services"][0]["lag"] == 0, "the planner has read everything")
+    until(lambda: web.get("/api/v1/health")["services"][0]["lag"] == 0, "the planner has read everything")
     assert [host["pool"] for host in found["hosts"]] == ["default"]
     assert found["pools"][0]["pipelines"] == 1
 
@@ -116,17 +116,18 @@ def test_health_says_who_works_and_how_far_behind_it_is(web: Web, place: Install
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [
-        ("/api/backfills/none", 404, "there is no backfill 'none'"),
-        ("/api/backfills/none/grid", 404, "there is no backfill"),
-        ("/api/runs/999999999", 404, "there is no run"),
-        ("/api/runs/x", 400, "id=x: use a number"),
-        ("/api/runs?backfill=none", 404, "there is no backfill"),
-        ("/api/pipelines/flihgts", 404, "there is no pipeline 'flihgts'"),
-        ("/api/backfills?limit=0", 400, "limit=0: use a number from 1 to 10,000"),
-        ("/api/backfills?state=lost", 400, "state=lost: use one of running"),
-        ("/api/nothing", 404, "the API has no /api/nothing"),
-        ("/api/backfills?pipeline=%00", 400, "the address has a NUL character"),
-        ("/api/pipelines/%00", 400, "the address has a NUL character"),
+        ("/api/v1/backfills/none", 404, "there is no backfill 'none'"),
+        ("/api/v1/backfills/none/grid", 404, "there is no backfill"),
+        ("/api/v1/runs/999999999", 404, "there is no run"),
+        ("/api/v1/runs/x", 400, "id=x: use a number"),
+        ("/api/v1/runs?backfill=none", 404, "there is no backfill"),
+        ("/api/v1/pipelines/flihgts", 404, "there is no pipeline 'flihgts'"),
+        ("/api/v1/backfills?limit=0", 400, "limit=0: use a number from 1 to 10,000"),
+        ("/api/v1/backfills?state=lost", 400, "state=lost: use one of running"),
+        ("/api/v1/nothing", 404, "the API has no /api/v1/nothing"),
+        ("/api/backfills", 404, "the API has no /api/backfills: /api/v1/openapi.json lists"),
+        ("/api/v1/backfills?pipeline=%00", 400, "the address has a NUL character"),
+        ("/api/v1/pipelines/%00", 400, "the address has a NUL character"),
     ],
 )
 def test_an_error_is_one_line(web: Web, path: str, status: int, said: str) -> None:
@@ -152,6 +153,6 @@ def test_a_file_is_sent_again_only_if_it_changed(web: Web) -> None:
 
 
 def test_a_large_answer_is_compressed_and_a_stream_is_not(web: Web, ended: str) -> None:
-    assert web.client.get(f"/api/backfills/{ended}").headers["content-encoding"] == "gzip"
-    with web.client.stream("GET", "/api/live") as stream:
+    assert web.client.get(f"/api/v1/backfills/{ended}").headers["content-encoding"] == "gzip"
+    with web.client.stream("GET", "/api/v1/live") as stream:
         assert "content-encoding" not in stream.headers

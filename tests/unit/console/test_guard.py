@@ -34,13 +34,13 @@ def asked(method: str, path: str, headers: dict[str, str], **more: Any) -> Any:
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:18470", "127.0.0.1:1", "127.0.0.2:18470", "[::1]:18470"])
 def test_the_own_names_are_let_in(host: str) -> None:
-    assert asked("GET", "/api/backfills", {"host": host}).status_code == 200
+    assert asked("GET", "/api/v1/backfills", {"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.evil.example", "localhost.evil.example", "127.0.0.1.evil.example:18470", "[", ""]
 )
-@pytest.mark.parametrize("path", ["/", "/api/backfills"])
+@pytest.mark.parametrize("path", ["/", "/api/v1/backfills"])
 def test_a_name_that_was_made_to_lead_here_is_not(host: str, path: str) -> None:
     assert asked("GET", path, {"host": host}).status_code == 403
 
@@ -63,25 +63,25 @@ def test_a_name_that_was_made_to_lead_here_is_not(host: str, path: str) -> None:
     ],
 )
 def test_only_our_own_pages_change_something(headers: dict[str, str], status: int) -> None:
-    assert asked("POST", "/api/backfills", headers).status_code == status
+    assert asked("POST", "/api/v1/backfills", headers).status_code == status
 
 
 def test_what_another_site_loads_is_refused() -> None:
-    assert asked("GET", "/api/backfills", {"sec-fetch-site": "cross-site"}).status_code == 403
+    assert asked("GET", "/api/v1/backfills", {"sec-fetch-site": "cross-site"}).status_code == 403
 
 
 def test_a_login_is_asked_for_by_the_api_and_not_by_the_pages() -> None:
-    refused = asked("GET", "/api/backfills", {}, console_token=TOKEN)
+    refused = asked("GET", "/api/v1/backfills", {}, console_token=TOKEN)
     assert (refused.status_code, refused.json()["login"]) == (401, "token")
     assert asked("GET", "/backfills", {}, console_token=TOKEN).status_code == 200
-    assert asked("GET", "/api/me", {}, console_token=TOKEN).text == "nobody"
+    assert asked("GET", "/api/v1/me", {}, console_token=TOKEN).text == "nobody"
     by_token = {"authorization": f"Bearer {TOKEN}", "host": "any.example"}
-    assert asked("GET", "/api/backfills", by_token, console_token=TOKEN).text == "console"
+    assert asked("GET", "/api/v1/backfills", by_token, console_token=TOKEN).text == "console"
     # A program that sends the token is no page of another site.
-    assert asked("POST", "/api/backfills", {**by_token, **JSON}, console_token=TOKEN).status_code == 200
+    assert asked("POST", "/api/v1/backfills", {**by_token, **JSON}, console_token=TOKEN).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/static/app.js", "/api/me", "/api/backfills"])
+@pytest.mark.parametrize("path", ["/", "/static/app.js", "/api/v1/me", "/api/v1/backfills"])
 def test_every_answer_has_the_headers(path: str) -> None:
     for headers in ({}, {"host": "evil.example"}):
         answered = asked("GET", path, headers)

@@ -42,7 +42,7 @@ export function useGrid({ id, state, runs }) {
 class GridReader {
   constructor(id, show) {
     this.id = id;
-    this.path = `/api/backfills/${encodeURIComponent(id)}/grid`;
+    this.path = `/api/v1/backfills/${encodeURIComponent(id)}/grid`;
     this.show = show;
     this.data = null;
     this.during = []; // events since the reading began, which it may have missed

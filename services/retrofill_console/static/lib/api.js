@@ -34,7 +34,7 @@ async function answered(path, options) {
   } catch {
     throw new Problem(`${path}: HTTP ${response.status}, and no JSON`, response.status, {});
   }
-  if (response.status === 401 && path !== "/api/login") onLogout();
+  if (response.status === 401 && path !== "/api/v1/login") onLogout();
   if (!response.ok) throw new Problem(body.error ?? `${path}: HTTP ${response.status}`, response.status, body);
   return body;
 }

@@ -59,7 +59,7 @@ export function start() {
 
 function connect(again = state === "asleep") {
   become("connecting");
-  source = new EventSource(withQuery("/api/live", { backfill: focus }));
+  source = new EventSource(withQuery("/api/v1/live", { backfill: focus }));
   source.addEventListener("hello", () => {
     become("live");
     if (again) tell(null);

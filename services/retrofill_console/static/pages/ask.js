@@ -14,7 +14,7 @@ import { EMPTY, requestOf } from "./request.js";
 const REST_MS = 300;
 
 export function Ask({ query }) {
-  const pipelines = useData("/api/pipelines", { concerns: (event) => event.topic === "pipeline-events" });
+  const pipelines = useData("/api/v1/pipelines", { concerns: (event) => event.topic === "pipeline-events" });
   useTitle("New backfill");
   return html`
     <div class="page-head"><h1>New backfill</h1></div>
@@ -44,7 +44,7 @@ function Form({ pipelines, query }) {
     const text = JSON.stringify(body);
     if (asked.current.text !== text) asked.current = { id: globalThis.crypto.randomUUID?.(), text };
     try {
-      return await post("/api/backfills", { ...body, id: body.id ?? asked.current.id });
+      return await post("/api/v1/backfills", { ...body, id: body.id ?? asked.current.id });
     } catch (error) {
       if (!error.passes) asked.current = { id: null, text: null }; // refused, and recorded with this id
       throw error;
@@ -90,7 +90,7 @@ function usePreview(body) {
     const control = new AbortController();
     const timer = setTimeout(async () => {
       try {
-        setShown({ found: await post("/api/preview", JSON.parse(text), control.signal), error: null, of: text });
+        setShown({ found: await post("/api/v1/preview", JSON.parse(text), control.signal), error: null, of: text });
       } catch (error) {
         if (error.name !== "AbortError") setShown({ found: null, error, of: text });
       }

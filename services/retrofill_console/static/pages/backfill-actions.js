@@ -11,7 +11,7 @@ export function Actions({ facts, onDone }) {
   const [asking, setAsking] = useState(false);
   const [undoing, setUndoing] = useState(false);
   const [forcing, setForcing] = useState(false);
-  const path = `/api/backfills/${encodeURIComponent(facts.id)}`;
+  const path = `/api/v1/backfills/${encodeURIComponent(facts.id)}`;
   const active = ACTIVE_BACKFILL.has(facts.state);
   const failed = facts.by_state.failed ?? 0;
   const unfinished = facts.runs - ["succeeded", "failed", "cancelled"].reduce((sum, state) => sum + (facts.by_state[state] ?? 0), 0);

@@ -11,7 +11,7 @@ export function Backfill({ id }) {
   const [outcome, setOutcome] = useState({});
   useFocus(id);
   const mine = (event) => event.backfill_id === id;
-  const found = useData(`/api/backfills/${encodeURIComponent(id)}`, { concerns: mine });
+  const found = useData(`/api/v1/backfills/${encodeURIComponent(id)}`, { concerns: mine });
   useTitle(found.data ? `${found.data.pipeline} ${id}` : id);
   const done = (error, said) => {
     setOutcome({ error, said });

@@ -15,10 +15,10 @@ const MORE = 50;
 export function Backfills({ query }) {
   const [pipeline, shown, limit] = [query.get("pipeline") ?? "", query.get("state") ?? "", +(query.get("limit") ?? MORE)];
   const states = (SHOWN[shown] ?? []).map((state) => `state=${state}`).join("&");
-  const path = withQuery("/api/backfills", { pipeline, limit });
+  const path = withQuery("/api/v1/backfills", { pipeline, limit });
   useFocus(null);
   const found = useData(states ? `${path}&${states}` : path, { concerns: (event) => Boolean(event.backfill_id), every: 20_000 });
-  const pipelines = useData("/api/pipelines", { concerns: (event) => event.topic === "pipeline-events" });
+  const pipelines = useData("/api/v1/pipelines", { concerns: (event) => event.topic === "pipeline-events" });
   useTitle("Backfills");
   const change = (values) => go(withQuery("/", { pipeline, state: shown, ...values }), { replace: true });
   return html`

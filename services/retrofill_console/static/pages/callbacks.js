@@ -16,11 +16,11 @@ export function Callbacks({ query }) {
   const [outcome, setOutcome] = useState({});
   useTitle("Callbacks");
   useFocus(null);
-  const found = useData(withQuery("/api/callbacks", { state, limit: 200 }), { concerns: ({ topic }) => topic === "callback-events", every: 15_000 });
+  const found = useData(withQuery("/api/v1/callbacks", { state, limit: 200 }), { concerns: ({ topic }) => topic === "callback-events", every: 15_000 });
   const failed = (found.data ?? []).filter((row) => row.state === "failed").map((row) => row.deadline_id);
   const replay = (ids) => async () => {
     const results = [];
-    for (let n = 0; n < ids.length; n += AT_A_TIME) results.push(...(await post("/api/callbacks/replay", { ids: ids.slice(n, n + AT_A_TIME) })).results);
+    for (let n = 0; n < ids.length; n += AT_A_TIME) results.push(...(await post("/api/v1/callbacks/replay", { ids: ids.slice(n, n + AT_A_TIME) })).results);
     return { results };
   };
   const done = (error, answer) => {

@@ -11,7 +11,7 @@ export function DeadLetters() {
   const [outcome, setOutcome] = useState({});
   useTitle("Dead letters");
   useFocus(null);
-  const found = useData("/api/dead-letters?limit=100", { concerns: ({ topic }) => topic === "dead-letters", every: 30_000 });
+  const found = useData("/api/v1/dead-letters?limit=100", { concerns: ({ topic }) => topic === "dead-letters", every: 30_000 });
   const done = (place) => (error, answer) => {
     const problem = error ?? firstError(answer);
     setOutcome({ error: problem, said: problem ? null : `${place} was published again. The letter stays in its topic until it is dropped.` });
@@ -38,7 +38,7 @@ function Letter({ row, onDone }) {
         <span class="id">${row.key ?? row.key_base64 ?? "no key"}</span>
         <span class="muted number">${row.place} · ${instant(row.at)} UTC</span>
         <span class="spring"></span>
-        ${row.replay ? html`<span class="muted">${row.replay}</span>` : html`<${Act} kind="small" act=${() => post("/api/dead-letters/replay", { places: [row.place] })} onDone=${onDone}>Publish again<//>`}
+        ${row.replay ? html`<span class="muted">${row.replay}</span>` : html`<${Act} kind="small" act=${() => post("/api/v1/dead-letters/replay", { places: [row.place] })} onDone=${onDone}>Publish again<//>`}
       </div>
       <p>${row.reason}</p>
       <details>

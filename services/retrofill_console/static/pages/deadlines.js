@@ -13,7 +13,7 @@ export function Deadlines({ query }) {
   const state = query.get("state") ?? "";
   useTitle("Deadlines");
   useFocus(null);
-  const found = useData(withQuery("/api/deadlines", { state, limit: 200 }), { concerns: ({ topic, type }) => topic === "deadline-missed" || type === "moved", every: 15_000 });
+  const found = useData(withQuery("/api/v1/deadlines", { state, limit: 200 }), { concerns: ({ topic, type }) => topic === "deadline-missed" || type === "moved", every: 15_000 });
   return html`
     <div class="page-head">
       <h1>Deadlines</h1><span class="spring"></span>

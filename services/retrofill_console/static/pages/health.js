@@ -11,7 +11,7 @@ const BEHIND = 1000;
 export function Health() {
   useTitle("Health");
   useFocus(null);
-  const found = useData("/api/health", { concerns: ({ topic }) => topic === "run-events" || topic === "backfill-events", every: 5000 });
+  const found = useData("/api/v1/health", { concerns: ({ topic }) => topic === "run-events" || topic === "backfill-events", every: 5000 });
   return html`
     <div class="page-head"><h1>Health</h1>${found.data && html`<span class="muted number">${instant(found.data.at)} UTC</span>`}</div>
     <${Loaded} of=${found}>${(health) => html`

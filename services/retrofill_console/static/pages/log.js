@@ -29,7 +29,7 @@ export function Log({ run }) {
   useEffect(() => {
     if (attempt === null) return undefined;
     tell({ kind: "start" });
-    const source = new EventSource(withQuery(`/api/runs/${run.id}/log`, { attempt, follow: 1 }));
+    const source = new EventSource(withQuery(`/api/v1/runs/${run.id}/log`, { attempt, follow: 1 }));
     const ends = (kind) => (message) => {
       source.close();
       tell({ kind, what: JSON.parse(message.data) });

@@ -12,7 +12,7 @@ export function Login({ onEnter }) {
     event.preventDefault();
     const given = new FormData(event.target);
     try {
-      await post("/api/login", { token: given.get("token"), name: given.get("name") });
+      await post("/api/v1/login", { token: given.get("token"), name: given.get("name") });
       onEnter();
     } catch (error) {
       setProblem(error);

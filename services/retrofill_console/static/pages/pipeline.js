@@ -11,8 +11,8 @@ import { Graph } from "./graph.js";
 export function Pipeline({ name }) {
   useTitle(name);
   useFocus(null);
-  const found = useData(`/api/pipelines/${encodeURIComponent(name)}`, { concerns: (event) => event.topic === "pipeline-events" });
-  const backfills = useData(withQuery("/api/backfills", { pipeline: name, limit: 10 }), { concerns: (event) => Boolean(event.backfill_id) });
+  const found = useData(`/api/v1/pipelines/${encodeURIComponent(name)}`, { concerns: (event) => event.topic === "pipeline-events" });
+  const backfills = useData(withQuery("/api/v1/backfills", { pipeline: name, limit: 10 }), { concerns: (event) => Boolean(event.backfill_id) });
   return html`
     <p class="crumbs"><a href="/pipelines">Pipelines</a></p>
     <${Loaded} of=${found}>${(pipeline) => html`

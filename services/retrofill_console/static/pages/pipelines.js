@@ -8,7 +8,7 @@ import { Loaded, Moment, Table } from "../parts/parts.js";
 export function Pipelines() {
   useTitle("Pipelines");
   useFocus(null);
-  const found = useData("/api/pipelines", { concerns: ({ topic }) => topic === "pipeline-events" || topic === "backfill-events" });
+  const found = useData("/api/v1/pipelines", { concerns: ({ topic }) => topic === "pipeline-events" || topic === "backfill-events" });
   return html`
     <div class="page-head"><h1>Pipelines</h1></div>
     <${Loaded} of=${found}>${(rows) => html`<${Table} label="Pipelines" rows=${rows} keyOf=${(row) => row.name} columns=${COLUMNS} empty=${html`No pipelines yet: <code>retrofill pipelines apply FILE</code>`} />`}<//>`;

@@ -11,7 +11,7 @@ import { Graph } from "./graph.js";
 import { Log } from "./log.js";
 
 export function Run({ id }) {
-  const found = useData(`/api/runs/${encodeURIComponent(id)}`, { concerns: (event) => String(event.run_id) === id || event.type === "RunsRetried", every: 10_000 });
+  const found = useData(`/api/v1/runs/${encodeURIComponent(id)}`, { concerns: (event) => String(event.run_id) === id || event.type === "RunsRetried", every: 10_000 });
   const run = found.data;
   useFocus(run ? run.backfill_id : undefined);
   useTitle(run ? `${moment(run.interval_start, run.timezone)} ${run.pipeline}` : `Run ${id}`);

@@ -30,7 +30,7 @@ export function Selection({ facts, data, selection, onClear, onDone }) {
     let done = 0, first = null;
     for (let n = 0; n < ids.length && !first?.passes; n += MOST) {
       try {
-        const answer = await post(`/api/runs/${name}`, { backfill_id: facts.id, ids: ids.slice(n, n + MOST) });
+        const answer = await post(`/api/v1/runs/${name}`, { backfill_id: facts.id, ids: ids.slice(n, n + MOST) });
         done += answer.runs;
         for (const [state, number] of Object.entries(answer.left)) left[state] = (left[state] ?? 0) + number;
       } catch (error) {
