@@ -27,8 +27,8 @@ OTHERWISE_SET = {
     "kafka_ssl_ca", "spark_remote", "spark_submit_master", "topic_prefix", "partitions", "replication_factor",
     "http_host", "http_port", "consumer_session_seconds", "embedded_kafka_auth", "kafka_port", "postgres_port",
     "spark_port", "spark_cores", "spark_driver_memory", "crash_point", "kafka_username", "kafka_users", "kafka_password",
-    "kafka_passwords", "postgres_dsn", "postgres_service_dsns", "console_host", "console_port", "console_token",
-    "console_user_header", "console_proxies",
+    "kafka_passwords", "postgres_dsn", "postgres_service_dsns", "console_host", "console_port", "console_tokens",
+    "console_user_header", "console_proxies", "console_roles",
 }  # fmt: skip
 CONSTRAINTS = ("type", "enum", "anyOf", "items", "additionalProperties", "minimum", "maximum", "exclusiveMinimum")
 # Depends on a value of the chart.

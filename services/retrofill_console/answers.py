@@ -24,7 +24,19 @@ from retrofill_tools.client.kafka import NoAnswer
 log = get_log(__name__)
 JSON = "application/json"
 Handler = Callable[[Request, Exception], Response]
-STATUS: dict[type[UserError], int] = {WrongUsage: 400, NotThere: 404, NoAnswer: 504, UserError: 409}
+
+
+class Forbidden(UserError):
+    """The viewer's role does not allow it."""
+
+
+STATUS: dict[type[UserError], int] = {
+    WrongUsage: 400,
+    Forbidden: 403,
+    NotThere: 404,
+    NoAnswer: 504,
+    UserError: 409,
+}
 
 
 class Refused(UserError):

@@ -1,15 +1,11 @@
-"""Identifies a viewer (nobody in particular on loopback, the holder of a token, or the user that a proxy names), keeps
+"""Identifies viewers and their roles (the account on loopback, the holder of a token, or the user that a proxy names), keeps
 others and other sites' pages out, and adds the headers that keep pages safe.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from typing import Literal
 from urllib.parse import urlsplit
@@ -20,9 +16,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrofill.errors import UserError
-from retrofill_console.answers import JSON, failed
+from retrofill_console.answers import JSON, Forbidden, failed
+from retrofill_core.setting_types import Role
 from retrofill_core.settings import Settings
 from retrofill_tools.client.connect import MAX_NAME, local_user
+from retrofill_tools.client.tokens import TokenFile
 
 API = "/api/"
 # What may be asked for before a login.
@@ -38,6 +36,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+UNKNOWN = "this token is unknown or was revoked; who operates the console makes another: retrofill tokens create USER --role ROLE"
 FOREIGN = "another site's page sent this; scripts send Origin: with the console's address, or Authorization: Bearer"
 
 
@@ -66,10 +65,14 @@ class Guard:
             return failed("the address has a NUL character, which no name has", 400)
         connection = HTTPConnection(scope)
         peer = None if connection.client is None else connection.client.host
-        viewer = self._login.viewer(headers, connection.cookies, peer)
+        try:
+            viewer = self._login.viewer(headers, connection.cookies, peer)
+        except UserError as e:
+            return failed(str(e), 503)
         scope.setdefault("state", {})["viewer"] = viewer
         if viewer is None and path not in OPEN:
-            return failed("log in first", 401, login=self._login.kind)
+            given = headers.get("authorization") or connection.cookies.get(COOKIE)
+            return failed(UNKNOWN if given else "log in first", 401, login=self._login.kind)
         if method in SAFE:
             from_elsewhere = headers.get("sec-fetch-site", "none") not in OWN
             return failed("this is no answer to another site's page", 403) if from_elsewhere else None
@@ -111,9 +114,9 @@ def _safely(scope: Scope, send: Send) -> Send:
 
 COOKIE = "retrofill_console"
 KEEP_SECONDS = 7 * 86_400
-MIN_TOKEN = 16
-NAMELESS = "console"
 BEARER = "bearer "
+# In the setting of roles: everybody else.
+ALL_OTHERS = "*"
 
 
 @dataclass(frozen=True)
@@ -121,67 +124,58 @@ class Viewer:
     """Who asks; ``by_header``: a program that sent the token itself, not a browser that adds a cookie."""
 
     name: str | None
+    role: Role
     by_header: bool = False
+
+
+def needs(viewer: Viewer, role: Role, what: str) -> None:
+    """Raises ``Forbidden`` if the viewer's role does not allow it."""
+    if not viewer.role.allows(role):
+        raise Forbidden(
+            f"{what} needs the role {role}, and {viewer.name} has {viewer.role}: ask who operates the console"
+        )
 
 
 class Login:
     """How viewers log in, from the settings."""
 
-    def __init__(self, settings: Settings, now: float | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         """Raises ``UserError`` if others than this machine could come in without a login."""
-        self._token = None if settings.console_token is None else settings.console_token.get_secret_value()
+        self._tokens = None if settings.console_tokens is None else TokenFile(settings.console_tokens)
         self._header = settings.console_user_header
         self._proxies = [ip_network(each) for each in settings.console_proxies]
-        self._now = now
-        _check(settings.console_host, self._token, self._header, bool(self._proxies))
+        self._roles = settings.console_roles
+        _check(settings.console_host, self._tokens is not None, self._header, bool(self._proxies))
 
     @property
     def kind(self) -> Literal["none", "token", "proxy"]:
         if self._header is not None:
             return "proxy"
-        return "none" if self._token is None else "token"
+        return "none" if self._tokens is None else "token"
 
     def viewer(self, headers: Mapping[str, str], cookies: Mapping[str, str], peer: str | None) -> Viewer | None:
-        """Who sent these headers (lower-case names) from the address ``peer``; ``None``: not logged in."""
+        """Who sent these headers (lower-case names) from the address ``peer``; ``None``: not logged in.
+
+        Raises ``UserError`` if the file of tokens cannot be read.
+        """
         if self.kind == "none":
-            return Viewer(local_user())
+            return Viewer(local_user(), Role.OPERATE)
+        given = _as_utf8(headers.get("authorization", ""))
+        if given[: len(BEARER)].lower() == BEARER and (by_token := self.holder(given[len(BEARER) :].strip())):
+            return replace(by_token, by_header=True)
+        # A proxy may pass on an authorization that is for itself.
         if (
             self._header is not None
             and self._is_proxy(peer)
             and (name := _clean(_as_utf8(headers.get(self._header.lower(), ""))))
         ):
-            return Viewer(name)
-        if self._token is None:
-            return None
-        given = _as_utf8(headers.get("authorization", ""))
-        if given[: len(BEARER)].lower() == BEARER and self.is_token(given[len(BEARER) :].strip()):
-            return Viewer(NAMELESS, by_header=True)
-        name = self._name_in(cookies.get(COOKIE, ""))
-        return None if name is None else Viewer(name)
+            return Viewer(name, self._roles.get(name, self._roles.get(ALL_OTHERS, Role.READ)))
+        return self.holder(cookies.get(COOKIE, ""))
 
-    def is_token(self, given: str) -> bool:
-        return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
-
-    def cookie(self, name: str | None) -> str:
-        """What a browser keeps instead of the token, for a week. Only to be given for the token."""
-        until = int(self._time()) + KEEP_SECONDS
-        text = f"{until}.{base64.urlsafe_b64encode((_clean(name) or NAMELESS).encode()).decode()}"
-        return f"{text}.{self._signed(text)}"
-
-    def _name_in(self, cookie: str) -> str | None:
-        text, _, signature = cookie.rpartition(".")
-        if not text or not hmac.compare_digest(signature.encode(), self._signed(text).encode()):
-            return None
-        until, _, name = text.partition(".")
-        return base64.urlsafe_b64decode(name).decode() if int(until) > self._time() else None
-
-    def _signed(self, text: str) -> str:
-        """Nobody without the token can sign; a new token ends all logins."""
-        key = hashlib.sha256(f"{COOKIE}:{self._token}".encode()).digest()
-        return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-
-    def _time(self) -> float:
-        return time.time() if self._now is None else self._now
+    def holder(self, token: str) -> Viewer | None:
+        """Whose token it is. Raises ``UserError`` if the file of tokens cannot be read."""
+        found = None if self._tokens is None else self._tokens.find(token)
+        return None if found is None else Viewer(found.user, found.role)
 
     def _is_proxy(self, peer: str | None) -> bool:
         try:
@@ -213,17 +207,13 @@ def _clean(name: str | None) -> str | None:
     return found if found and found.isprintable() else None
 
 
-def _check(host: str, token: str | None, header: str | None, proxies: bool) -> None:
-    if token is not None and len(token) < MIN_TOKEN:
-        raise UserError(
-            f"RETROFILL_CONSOLE_TOKEN is too short: use {MIN_TOKEN} characters or more (openssl rand -hex 16)"
-        )
+def _check(host: str, tokens: bool, header: str | None, proxies: bool) -> None:
     if header is not None and not proxies:
         raise UserError(
             "RETROFILL_CONSOLE_USER_HEADER without RETROFILL_CONSOLE_PROXIES: anyone could send it; name the proxy's address"
         )
-    if token is None and header is None and not is_loopback(host):
+    if not tokens and header is None and not is_loopback(host):
         raise UserError(
-            f"RETROFILL_CONSOLE_HOST={host} lets others in without a login: set RETROFILL_CONSOLE_TOKEN_FILE, or "
+            f"RETROFILL_CONSOLE_HOST={host} lets others in without a login: set RETROFILL_CONSOLE_TOKENS, or "
             "RETROFILL_CONSOLE_USER_HEADER and RETROFILL_CONSOLE_PROXIES"
         )

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +36,19 @@ _HTTP = re.compile(r"https?://[^/\s@]+(/[^\s?#]*)?")
 # Without query and login, which may hold a secret: errors show the address.
 _STORE = re.compile(r"[a-z][a-z0-9+.-]*://(?![^/@]*:[^/@]*@)[^?#\s]+")
 _CONNECT = re.compile(r"sc://[^/;\s]+/?(;[^=;\s]+=[^;]*)*;?")
+
+
+class Role(StrEnum):
+    """What a user of the console may do; each may also do what those before it may."""
+
+    READ = "read"
+    REQUEST = "request"
+    PUBLISH = "publish"
+    OPERATE = "operate"
+
+    def allows(self, needed: Role) -> bool:
+        ladder = list(Role)
+        return ladder.index(self) >= ladder.index(needed)
 
 
 class FromEnvironment(EnvSettingsSource):

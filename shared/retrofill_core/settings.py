@@ -35,6 +35,7 @@ from retrofill_core.setting_types import (
     PagerDutyKeys,
     Patterns,
     PostgresDsn,
+    Role,
     StoreAddress,
     StoreOptions,
     WebhookSecrets,
@@ -289,9 +290,10 @@ class Settings(BaseSettings):
         le=65_535,
         description="Its port; in the embedded stack the preferred one, the next free one otherwise",
     )
-    console_token: SecretStr | None = Field(
+    console_tokens: Path | None = Field(
         None,
-        description="Token that opens the console, of 16 characters or more; usually a file, RETROFILL_CONSOLE_TOKEN_FILE",
+        description="File with the roles and hashed tokens of the console's users (retrofill tokens create); read again when "
+        "it changes",
     )
     console_user_header: str | None = Field(
         None, description="Header in which a proxy before the console says who is logged in, like X-Forwarded-User"
@@ -299,6 +301,11 @@ class Settings(BaseSettings):
     console_proxies: Networks = Field(
         default_factory=list,
         description="Addresses or networks (CIDR) of proxies whose header counts, as JSON or separated by commas",
+    )
+    console_roles: dict[str, Role] = Field(
+        default_factory=dict,
+        description="Roles (read, request, publish, operate) of the users that a proxy names, as JSON; * is for all others, "
+        "who may read by default",
     )
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Minimum log level")

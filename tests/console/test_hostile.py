@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from retrofill_core.contract.topics import Topic
+from retrofill_core.setting_types import Role
+from retrofill_tools.client.tokens import add, make
 from tests.console.test_flows import started
-from tests.console.test_login import TOKEN
 from tests.support.console import Web, start_console
 from tests.support.definitions import daily
 from tests.support.installation import Installation
@@ -46,8 +49,12 @@ def test_a_wrong_address_is_said_in_a_line(console: Web, page: Page) -> None:
 
 
 @pytest.mark.long
-def test_who_is_logged_out_logs_in_again_on_the_same_page(installation: Installation, browser: Browser) -> None:
-    console = start_console(installation, RETROFILL_CONSOLE_TOKEN=TOKEN)
+def test_who_is_logged_out_logs_in_again_on_the_same_page(
+    installation: Installation, browser: Browser, tmp_path: Path
+) -> None:
+    secret, token = make("ada", Role.PUBLISH)
+    add(tmp_path / "tokens", token)
+    console = start_console(installation, RETROFILL_CONSOLE_TOKENS=str(tmp_path / "tokens"))
     installation.start("backfill-planner")
     installation.apply(daily("orders"))
     id = installation.request("orders", "2024-01-01", "2024-01-02")
@@ -57,8 +64,7 @@ def test_who_is_logged_out_logs_in_again_on_the_same_page(installation: Installa
     page.goto(f"/backfills/{id}")
 
     def log_in() -> None:
-        page.get_by_label("Your name").fill("ada")
-        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_label("Token").fill(secret)
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_role("button", name="Pause")).to_be_visible()
         expect(page.locator(".live")).to_have_text("live")

@@ -28,15 +28,17 @@ from tests.support.servers import Servers
 
 from retrofill_core.bus.clients import admin
 from retrofill_core.contract.topics import SERVICES
+from retrofill_core.setting_types import Role
 from retrofill_core.settings import Settings
+from retrofill_tools.client.tokens import make
 from retrofill_tools.stack import kafka_auth
 from retrofill_tools.stack.layout import Identity, Layout
 
 # Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
 pytestmark = pytest.mark.long
 
-CONSOLE = {"enabled": True, "token": {"secret": "retrofill-console"}}
-TOKEN = "a token of the console"
+CONSOLE = {"enabled": True, "tokens": {"secret": "retrofill-console"}}
+SECRET, TOKEN = make("ada", Role.REQUEST)
 COMMAND = ("-c", "from retrofill_tools.cli.main import run; run()")
 
 
@@ -126,7 +128,7 @@ def _secrets(database: str, clients: Settings, postgres: Settings, identity: Ide
     return {
         **{("retrofill-postgres", who): dsn for who, dsn in dsns.items()},
         **{(f"{database}.{who}", "password"): password for who, password in passwords.items()},
-        ("retrofill-console", "token"): TOKEN,
+        ("retrofill-console", "tokens"): TOKEN.line,
         (f"{database}.init", "password"): identity.passwords[kafka_auth.ADMIN],
         ("retrofill-init", "postgres-dsn"): make_conninfo(postgres.dsn_of("owner"), dbname=database),
         ("retrofill-init", "postgres-service-dsns"): json.dumps(dsns),
@@ -161,7 +163,7 @@ def test_init_then_services_that_answer_their_probes_then_commands(outside: Outs
         assert (status, err.count("\n")) == (1, 1)
         assert "there is no backfill with this id" in err
         # The same from the console, which has rights of its own, for who has the token.
-        path, by_token = f"{console}/api/v1/backfills", {"Authorization": f"Bearer {TOKEN}"}
+        path, by_token = f"{console}/api/v1/backfills", {"Authorization": f"Bearer {SECRET}"}
         assert httpx.get(path).json() == {"error": "log in first", "login": "token"}
         assert httpx.get(path, headers=by_token).json() == []
         asked = httpx.post(f"{path}/nothing/pause", headers=by_token, json={}, timeout=60)

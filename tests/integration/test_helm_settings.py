@@ -15,6 +15,7 @@ from tests.support.manifests import Manifest, Pod, environment, of_kind, pods, s
 
 from retrofill_console.login import Login
 from retrofill_core.contract.topics import CONSOLE, OPERATOR, SERVICES
+from retrofill_core.setting_types import Role
 from retrofill_core.settings import Settings
 
 # Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
@@ -74,7 +75,7 @@ def test_a_pod_is_given_its_own_secrets_only(case: str) -> None:
         if case == "all" and pod.component in ("callback-runner", "cli"):
             expected |= {("hooks", "all")}
         if case == "all" and pod.component == "console":
-            expected |= {("retrofill-console", "token")}
+            expected |= {("retrofill-console", "tokens")}
         assert pod.secrets == expected
 
 
@@ -121,7 +122,8 @@ def test_what_a_pod_is_told_are_settings_as_they_are_meant(case: str, tmp_path: 
         if pod.component == "console":
             login = Login(settings)  # raises if anybody could come in
             assert login.kind == ("proxy" if case == "off" else "token")
-            assert (login.viewer({"x-forwarded-user": "ada"}, {}, "10.1.2.3") is not None) is (case == "off")
+            viewer = login.viewer({"x-forwarded-user": "ada"}, {}, "10.1.2.3")
+            assert (viewer and viewer.role) == (Role.OPERATE if case == "off" else None)
         if pod.component == "run-starter":
             assert settings.spark_remote == CASES[case]["spark"]["remote"]
         if case == "all":
@@ -294,9 +296,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "console.userHeader without console.proxies",
     ),
     "a proxy by name": ({**LEAST, "console": {"proxies": ["ingress"]}}, "/console/proxies/0"),
-    "a token as a setting": (
-        {**LEAST, "settings": {"CONSOLE_TOKEN": "0123456789abcdef"}},
-        "'CONSOLE_TOKEN' not allowed",
+    "a role that is none": ({**LEAST, "console": {"roles": {"ada": "owner"}}}, "/console/roles/ada"),
+    "tokens as a setting": (
+        {**LEAST, "settings": {"CONSOLE_TOKENS": "/tmp/tokens"}},
+        "'CONSOLE_TOKENS' not allowed",
     ),
     "executors without an image": (
         {**LEAST, "spark": {"kubernetes": {"enabled": True}}},

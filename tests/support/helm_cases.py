@@ -28,7 +28,12 @@ OFF: dict[str, Any] = {
     "replicationFactor": 1,
     "defaults": {"disruptionBudget": {"enabled": False}},
     "init": {"enabled": False},
-    "console": {"enabled": True, "userHeader": "X-Forwarded-User", "proxies": ["10.0.0.0/8", "fd00::7"]},
+    "console": {
+        "enabled": True,
+        "userHeader": "X-Forwarded-User",
+        "proxies": ["10.0.0.0/8", "fd00::7"],
+        "roles": {"ada": "operate"},
+    },
     "networkPolicy": {"enabled": False},
 }
 CODE_IMAGE = {"pipelines": {"image": "acme/pipelines:7"}}
@@ -57,7 +62,7 @@ ALL: dict[str, Any] = {
         },
     },
     "cli": {"enabled": True, "secretSettings": {"WEBHOOK_SECRETS": {"secret": "hooks", "key": "all"}}},
-    "console": {"enabled": True, "token": {"secret": "retrofill-console"}},
+    "console": {"enabled": True, "tokens": {"secret": "retrofill-console"}},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "keda": {"enabled": True},
     "strimzi": {"enabled": True, "cluster": "main", "quotas": {"requester": {"producerByteRate": 1_048_576}}},

@@ -26,7 +26,7 @@ KNOWS = {
     "run-starter": {"RUN_STARTER", "KAFKA_RUN_STARTER"},
     "deadline-watcher": {"WATCHER", "KAFKA_WATCHER"},
     "callback-runner": {"CALLBACK_RUNNER", "KAFKA_CALLBACK_RUNNER"},
-    "console": {"READER", "KAFKA_CONSOLE", "CONSOLE"},
+    "console": {"READER", "KAFKA_CONSOLE"},
     "cli": {"READER", "KAFKA_OPERATOR"},
     "spark": set(),
     "spark-master": set(),
@@ -38,7 +38,7 @@ KNOWS = {
     "kafka": {"KAFKA_ADMIN"},
 }
 # Passwords that web pages ask people for.
-FOR_PEOPLE = {"GRAFANA", "KAFKA_UI", "CONSOLE"}
+FOR_PEOPLE = {"GRAFANA", "KAFKA_UI"}
 HOME = "/var/lib/retrofill"
 OBSERVE = ("prometheus", "grafana", "kafka-ui")
 
@@ -90,6 +90,13 @@ def mounts(part: dict[str, Any]) -> dict[str, str]:
     memory = (mount.partition(":") for mount in part.get("tmpfs", []))
     disk = (mount.split(":") for mount in part.get("volumes", []) if not mount.endswith(":ro"))
     return {path: options for path, _, options in memory} | {mount[-1]: "volume" for mount in disk}
+
+
+def test_only_the_command_line_makes_tokens_and_only_the_console_reads_them() -> None:
+    """Whoever could write the file, as code of users in a driver, could make a token of any role."""
+    mounted = {name: each for name, part in PARTS.items() for each in part.get("volumes", []) if "tokens" in each}
+    assert mounted == {"console": "tokens:/tokens:ro", "cli": "tokens:/tokens"}
+    assert len({PARTS[name]["environment"]["RETROFILL_CONSOLE_TOKENS"] for name in mounted}) == 1
 
 
 @pytest.mark.parametrize("path", [HOME, "/tmp"])

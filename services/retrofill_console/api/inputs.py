@@ -64,8 +64,7 @@ class Nothing(Body):
 class Entry(Body):
     """A login."""
 
-    token: str = Field(description="The token of RETROFILL_CONSOLE_TOKEN")
-    name: str | None = Field(None, max_length=200, description="Who you are: goes into triggered_by")
+    token: str = Field(description="A user's token, of retrofill tokens create")
 
 
 class Approval(Body):

@@ -14,6 +14,7 @@ from retrofill.errors import UserError, WrongUsage
 from retrofill_console.answers import Refused
 from retrofill_console.api.inputs import Approval, CallbackIds, NamedRuns, Places, Resume, limit
 from retrofill_console.console import Console
+from retrofill_console.login import Viewer, needs
 from retrofill_core.contract.backfills import (
     MAX_NAMED,
     BackfillCancelRequested,
@@ -30,8 +31,10 @@ from retrofill_core.contract.backfills import (
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.deadlines import CallbackReplayRequested
 from retrofill_core.contract.topics import REQUESTS, Topic
+from retrofill_core.domain.backfill import Publish
 from retrofill_core.domain.run import CANCELLABLE, RunState
 from retrofill_core.domain.schedule import range_bound
+from retrofill_core.setting_types import Role
 from retrofill_tools.client.backfills import find_backfill
 from retrofill_tools.client.dead_letters import Letter, find_letter, newest, origin_of, republish
 from retrofill_tools.client.grid import grid_of_plan
@@ -60,7 +63,7 @@ def answered(reply: Message) -> dict[str, Any]:
     return reply.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def preview(console: Console, request: BackfillRequested, _: str | None) -> Document:
+def preview(console: Console, request: BackfillRequested, _: Viewer) -> Document:
     """What would become of the request, and the same as a command and as JSON."""
     with console.reading() as conn:
         found = look_ahead(conn, console.settings, request)
@@ -68,53 +71,61 @@ def preview(console: Console, request: BackfillRequested, _: str | None) -> Docu
     return {**found.as_json(each=False), **drawn, "command": command_of(request), "request": request_as_json(request)}
 
 
-def create(console: Console, request: BackfillRequested, user: str | None) -> Document:
+def create(console: Console, request: BackfillRequested, user: Viewer) -> Document:
+    _may_publish(user, request)
     key = request.id or str(uuid.uuid4())
-    return command(console, key, request.model_copy(update={"triggered_by": user}))
+    return command(console, key, request.model_copy(update={"triggered_by": user.name}))
 
 
-def pause(console: Console, id: str, _body: object, _user: str | None) -> Document:
+def _may_publish(user: Viewer, request: BackfillRequested) -> None:
+    """Otherwise whoever may only request would publish without whoever may publish. Raises ``Forbidden``."""
+    if request.publish != Publish.REVIEW:
+        needs(user, Role.PUBLISH, "a backfill without a review (publish: review)")
+
+
+def pause(console: Console, id: str, _body: object, _user: Viewer) -> Document:
     return command(console, id, BackfillPauseRequested())
 
 
-def resume(console: Console, id: str, body: Resume, _user: str | None) -> Document:
+def resume(console: Console, id: str, body: Resume, _user: Viewer) -> Document:
     return command(console, id, BackfillResumeRequested(budget=body.budget))
 
 
-def publish(console: Console, id: str, body: Approval, _user: str | None) -> Document:
+def publish(console: Console, id: str, body: Approval, _user: Viewer) -> Document:
     return command(console, id, BackfillPublishRequested(force=body.force, review=body.review))
 
 
-def discard(console: Console, id: str, _body: object, _user: str | None) -> Document:
+def discard(console: Console, id: str, _body: object, _user: Viewer) -> Document:
     return command(console, id, BackfillDiscardRequested())
 
 
-def cancel(console: Console, id: str, _body: object, _user: str | None) -> Document:
+def cancel(console: Console, id: str, _body: object, _user: Viewer) -> Document:
     return command(console, id, BackfillCancelRequested())
 
 
-def change(console: Console, id: str, body: BackfillChangeRequested, _user: str | None) -> Document:
+def change(console: Console, id: str, body: BackfillChangeRequested, _user: Viewer) -> Document:
     if body == BackfillChangeRequested():
         raise WrongUsage("give what to change: max_active_runs, batch_size or on_run_failure")
     return command(console, id, body)
 
 
-def retry(console: Console, id: str, _body: object, user: str | None) -> Document:
+def retry(console: Console, id: str, _body: object, user: Viewer) -> Document:
     """All failed runs; of an ended backfill, by a new one."""
     with console.reading() as conn:
         found = find_backfill(conn, id)
-        again = None if found.ended_at is None else requested_again(conn, found, user)
+        again = None if found.ended_at is None else requested_again(conn, found, user.name)
     if again is None:
         return command(console, id, RunRetryRequested(all_failed=True))
+    _may_publish(user, again.request)
     return {**command(console, str(uuid.uuid4()), again.request), "note": again.note}
 
 
-def undo(console: Console, id: str, _body: object, user: str | None) -> Document:
+def undo(console: Console, id: str, _body: object, user: Viewer) -> Document:
     """By a new backfill."""
-    return command(console, str(uuid.uuid4()), BackfillUndoRequested(undoes=id, triggered_by=user))
+    return command(console, str(uuid.uuid4()), BackfillUndoRequested(undoes=id, triggered_by=user.name))
 
 
-def cancel_runs(console: Console, body: NamedRuns, _user: str | None) -> Document:
+def cancel_runs(console: Console, body: NamedRuns, _user: Viewer) -> Document:
     """Those whose output is not accepted, and that are not being cancelled already."""
     return _for_each(
         console,
@@ -125,7 +136,7 @@ def cancel_runs(console: Console, body: NamedRuns, _user: str | None) -> Documen
     )
 
 
-def retry_runs(console: Console, body: NamedRuns, _user: str | None) -> Document:
+def retry_runs(console: Console, body: NamedRuns, _user: Viewer) -> Document:
     """Those that failed, of an active backfill."""
     return _for_each(
         console,
@@ -198,7 +209,7 @@ def _range(body: NamedRuns, zone: str) -> tuple[datetime, datetime]:
         raise WrongUsage(str(e)) from e
 
 
-def replay_callbacks(console: Console, body: CallbackIds, _user: str | None) -> Document:
+def replay_callbacks(console: Console, body: CallbackIds, _user: Viewer) -> Document:
     """Replay each; one that is refused does not keep the others from it."""
     return {"results": [{"id": id, "error": _replay_callback(console, id)} for id in body.ids]}
 
@@ -223,7 +234,7 @@ def dead_letters(console: Console, request: Request) -> list[dict[str, Any]]:
     return [{**letter.as_json(), "replay": _why_not(letter)} for letter in found]
 
 
-def replay_letters(console: Console, body: Places, _: str | None) -> dict[str, Any]:
+def replay_letters(console: Console, body: Places, _: Viewer) -> dict[str, Any]:
     """Replay each; one that fails does not keep the others from it."""
     return {"results": [{"place": place, "error": _replay_letter(console, place)} for place in body.places]}
 

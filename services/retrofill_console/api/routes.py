@@ -16,15 +16,17 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from retrofill.errors import WrongUsage
+from retrofill.log import get_log
 from retrofill_console.answers import JSON, answer, failed
 from retrofill_console.api.inputs import Entry, Nothing
 from retrofill_console.api.table import ASKS, LIVE, LOG, READS, Ask, Read, document
 from retrofill_console.console import Console
 from retrofill_console.live import STREAM
-from retrofill_console.login import COOKIE, KEEP_SECONDS, Login
+from retrofill_console.login import COOKIE, KEEP_SECONDS, UNKNOWN, Login, needs
 from retrofill_core.contract.base import Message, Undecodable, decode_object
 from retrofill_tools.client.documents import encoded
 
+log = get_log(__name__)
 Endpoint = Callable[[Request], Awaitable[Response]]
 # A request with ten thousand dates takes a third of it.
 MAX_BODY = 1_000_000
@@ -64,13 +66,17 @@ def _key(request: Request) -> str:
 
 def _ask(console: Console, of: Ask) -> Endpoint:
     async def ask(request: Request) -> Response:
+        viewer = request.state.viewer
+        assert of.role is not None  # who logs in or out has none yet
+        needs(viewer, of.role, request.url.path)
         body = _checked(of.body, await _body(request))
         named = (request.path_params["id"],) if of.of_id else ()
         try:
-            done = await run_in_threadpool(of.work, console, *named, body, request.state.viewer.name)
+            done = await run_in_threadpool(of.work, console, *named, body, viewer)
         finally:
             # Without an answer in time, it may be done too.
             console.shared.forget()
+        log.info("done", path=request.url.path, user=viewer.name)
         return answer(done, of.status)
 
     return ask
@@ -118,6 +124,7 @@ def _me(console: Console, login: Login) -> Endpoint:
         return answer(
             {
                 "user": None if viewer is None else viewer.name,
+                "role": None if viewer is None else viewer.role,
                 "logged_in": viewer is not None,
                 "login": login.kind,
                 "version": version("retrofill"),
@@ -131,12 +138,13 @@ def _me(console: Console, login: Login) -> Endpoint:
 def _log_in(login: Login) -> Endpoint:
     async def log_in(request: Request) -> Response:
         entry = Entry.model_validate(await _body(request))
-        if not login.is_token(entry.token):
-            return failed("this is not the token", 401, login=login.kind)
-        done = answer({"user": entry.name})
+        viewer = login.holder(entry.token)
+        if viewer is None:
+            return failed(UNKNOWN, 401, login=login.kind)
+        done = answer({"user": viewer.name, "role": viewer.role})
+        # The token itself: whoever can read the file of tokens must not be able to make a cookie.
         secure = request.url.scheme == "https"
-        cookie = login.cookie(entry.name)
-        done.set_cookie(COOKIE, cookie, KEEP_SECONDS, httponly=True, samesite="strict", secure=secure)
+        done.set_cookie(COOKIE, entry.token, KEEP_SECONDS, httponly=True, samesite="strict", secure=secure)
         return done
 
     return log_in

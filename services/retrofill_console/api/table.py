@@ -20,6 +20,7 @@ from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.deadline import DeadlineState
 from retrofill_core.domain.run import RunState
+from retrofill_core.setting_types import Role
 
 LIMIT = {"limit": "At most this many, 50 by default"}
 OF = {"pipeline": "Only this pipeline", "backfill": "Only this backfill"}
@@ -36,16 +37,18 @@ class Read:
     query: Mapping[str, str] = field(default_factory=dict)
     shared: bool = True
     media_type: str = JSON
+    role: Role | None = Role.READ
 
 
 @dataclass(frozen=True)
 class Ask:
-    """POST of a ``body``; ``of_id``: the path names what it is for."""
+    """POST of a ``body`` by who has the ``role``, or by anybody; ``of_id``: the path names what it is for."""
 
     path: str
     about: str
     work: Callable[..., Any]
     body: type[BaseModel]
+    role: Role | None
     status: int = 200
 
     @property
@@ -121,28 +124,106 @@ LIVE = Read(
 
 
 ASKS = (
-    Ask("/api/v1/preview", "What would become of a request, without making it", requests.preview, BackfillRequested),
-    Ask("/api/v1/backfills", "Request a backfill", requests.create, BackfillRequested, 201),
-    Ask("/api/v1/backfills/{id}/pause", "Start no new runs; runs in progress finish", requests.pause, Nothing),
-    Ask("/api/v1/backfills/{id}/resume", "Start runs again", requests.resume, Resume),
-    Ask("/api/v1/backfills/{id}/publish", "Publish what a backfill in review has staged", requests.publish, Approval),
-    Ask("/api/v1/backfills/{id}/undo", "Restore what an ended backfill replaced", requests.undo, Nothing),
-    Ask("/api/v1/backfills/{id}/discard", "Cancel a backfill in review", requests.discard, Nothing),
-    Ask("/api/v1/backfills/{id}/cancel", "Cancel all runs that have not ended", requests.cancel, Nothing),
-    Ask("/api/v1/backfills/{id}/change", "Change an active backfill", requests.change, BackfillChangeRequested),
+    Ask(
+        "/api/v1/preview",
+        "What would become of a request, without making it",
+        requests.preview,
+        BackfillRequested,
+        Role.READ,
+    ),
+    Ask("/api/v1/backfills", "Request a backfill", requests.create, BackfillRequested, Role.REQUEST, 201),
+    Ask(
+        "/api/v1/backfills/{id}/pause",
+        "Start no new runs; runs in progress finish",
+        requests.pause,
+        Nothing,
+        Role.REQUEST,
+    ),
+    Ask("/api/v1/backfills/{id}/resume", "Start runs again", requests.resume, Resume, Role.REQUEST),
+    Ask(
+        "/api/v1/backfills/{id}/publish",
+        "Publish what a backfill in review has staged",
+        requests.publish,
+        Approval,
+        Role.PUBLISH,
+    ),
+    Ask("/api/v1/backfills/{id}/undo", "Restore what an ended backfill replaced", requests.undo, Nothing, Role.PUBLISH),
+    Ask("/api/v1/backfills/{id}/discard", "Cancel a backfill in review", requests.discard, Nothing, Role.PUBLISH),
+    Ask("/api/v1/backfills/{id}/cancel", "Cancel all runs that have not ended", requests.cancel, Nothing, Role.REQUEST),
+    Ask(
+        "/api/v1/backfills/{id}/change",
+        "Change an active backfill",
+        requests.change,
+        BackfillChangeRequested,
+        Role.REQUEST,
+    ),
     Ask(
         "/api/v1/backfills/{id}/retry",
         "Retry all failed runs; of an ended backfill, by a new one",
         requests.retry,
         Nothing,
+        Role.REQUEST,
     ),
-    Ask("/api/v1/runs/cancel", "Cancel runs that have not ended", requests.cancel_runs, NamedRuns),
-    Ask("/api/v1/runs/retry", "Retry failed runs of an active backfill", requests.retry_runs, NamedRuns),
-    Ask("/api/v1/callbacks/replay", "Call failed callbacks again", requests.replay_callbacks, CallbackIds),
-    Ask("/api/v1/dead-letters/replay", "Publish dead letters that are requests again", requests.replay_letters, Places),
+    Ask("/api/v1/runs/cancel", "Cancel runs that have not ended", requests.cancel_runs, NamedRuns, Role.REQUEST),
+    Ask("/api/v1/runs/retry", "Retry failed runs of an active backfill", requests.retry_runs, NamedRuns, Role.REQUEST),
+    Ask(
+        "/api/v1/callbacks/replay", "Call failed callbacks again", requests.replay_callbacks, CallbackIds, Role.OPERATE
+    ),
+    Ask(
+        "/api/v1/dead-letters/replay",
+        "Publish dead letters that are requests again",
+        requests.replay_letters,
+        Places,
+        Role.OPERATE,
+    ),
 )
 
 
+# Of bodies that have more than a few fields.
+EXAMPLES: dict[type[BaseModel], dict[str, Any]] = {
+    BackfillRequested: {
+        "a month": {
+            "summary": "Each day of January, four at a time",
+            "value": {"pipeline": "flights", "from": "2013-01-01", "to": "2013-01-31", "max_active_runs": 4},
+        },
+        "reviewed": {
+            "summary": "Again what has succeeded, published only after a review; the id makes a repetition harmless",
+            "value": {
+                "id": "flights-carriers-2013-q1",
+                "pipeline": "flights",
+                "from": "2013-01-01",
+                "to": "2013-03-31",
+                "reprocess_behavior": "completed",
+                "publish": "review",
+                "conf": {"carriers": ["UA", "DL"]},
+            },
+        },
+        "some hours": {
+            "summary": "Single intervals by their starts, the latest first; paused by the first failure",
+            "value": {
+                "pipeline": "events_hourly",
+                "intervals": ["2024-03-10T05:00:00Z", "2024-03-10T06:00:00Z"],
+                "run_backwards": True,
+                "on_run_failure": "pause",
+            },
+        },
+        "limited": {
+            "summary": "Paused when it has used 20 core hours or has 5 failed runs, and alerted if it is late",
+            "value": {
+                "pipeline": "flights",
+                "from": "2012-01-01",
+                "to": "2012-12-31",
+                "budget": {"core_hours": 20, "failed_runs": 5},
+                "finish_by": "2030-01-01T06:00:00Z",
+            },
+        },
+    },
+    BackfillChangeRequested: {"slower": {"value": {"max_active_runs": 1}}},
+    NamedRuns: {
+        "by ids": {"value": {"backfill_id": "flights-2013", "ids": [17, 18]}},
+        "by dates": {"value": {"backfill_id": "flights-2013", "from": "2013-01-05", "to": "2013-01-07"}},
+    },
+}
 REFERENCE = "#/components/schemas/{model}"
 ERROR = {
     "type": "object",
@@ -150,14 +231,14 @@ ERROR = {
     "properties": {"error": {"type": "string", "description": "One line: what is wrong, and what to do"}},
 }
 LOG_IN = (
-    Ask("/api/v1/login", "Log in with the token; a cookie keeps it for a week", lambda: None, Entry),
-    Ask("/api/v1/logout", "Log out", lambda: None, Nothing),
+    Ask("/api/v1/login", "Log in with a token; a cookie keeps it for a week", lambda: None, Entry, role=None),
+    Ask("/api/v1/logout", "Log out", lambda: None, Nothing, role=None),
 )
-ME = Read("/api/v1/me", "Who is logged in, how one logs in, and the version", lambda: None)
+ME = Read("/api/v1/me", "Who is logged in with which role, how one logs in, and the version", lambda: None, role=None)
 MEANING: dict[int, str] = {
     400: "Wrong input",
-    401: "Not logged in",
-    403: "Sent by another site's page",
+    401: "Not logged in, or the token is unknown",
+    403: "The role does not allow it, or another site's page sent it",
     404: "It does not exist",
     409: "Refused; answer has the reply",
     503: "Postgres or Kafka cannot be reached",
@@ -182,10 +263,15 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Retrofill console",
             "version": version("retrofill"),
-            "description": "Documents are those that the commands print with --json.",
+            "description": "Documents are those that the commands print with --json. Roles: read, request, publish and operate; "
+            "each may also do what those before it may.",
         },
+        "security": [{"token": []}],
         "paths": dict(sorted(paths.items())),
-        "components": {"schemas": {**schemas["$defs"], "Error": ERROR}},
+        "components": {
+            "schemas": {**schemas["$defs"], "Error": ERROR},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
@@ -193,6 +279,7 @@ def _read(read: Read) -> dict[str, Any]:
     query = [_parameter(name, "query", about) for name, about in read.query.items()]
     return {
         "summary": read.about,
+        **_role(read.role),
         "parameters": [*_in_path(read.path), *query],
         "responses": {
             "200": {"description": "As described", "content": {read.media_type: {}}},
@@ -203,15 +290,22 @@ def _read(read: Read) -> dict[str, Any]:
 
 def _ask(ask: Ask) -> dict[str, Any]:
     schema = {"$ref": REFERENCE.format(model=ask.body.__name__)}
+    examples = {"examples": EXAMPLES[ask.body]} if ask.body in EXAMPLES else {}
     return {
         "summary": ask.about,
+        **_role(ask.role),
         "parameters": _in_path(ask.path),
-        "requestBody": {"required": True, "content": {JSON: {"schema": schema}}},
+        "requestBody": {"required": True, "content": {JSON: {"schema": schema, **examples}}},
         "responses": {
             str(ask.status): {"description": "Done", "content": {JSON: {}}},
             **_errors(400, 401, 403, 404, 409, 503, 504),
         },
     }
+
+
+def _role(role: Role | None) -> dict[str, Any]:
+    """What a token needs; nothing: no login is needed."""
+    return {"security": []} if role is None else {"x-role": str(role)}
 
 
 def _in_path(path: str) -> list[dict[str, Any]]:

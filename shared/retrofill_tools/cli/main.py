@@ -60,6 +60,15 @@ COMMANDS = {
             "show": "Show one pipeline: its schedule, tasks, deadlines and code.",
         },
     ),
+    "tokens": Listed(
+        "tokens:group",
+        "Create, list and revoke tokens of the console's users.",
+        {
+            "create": "Create a user's token and print it once. Without a file, also print the line that the file needs.",
+            "list": "List the users that have tokens, with their roles. Tokens themselves are not stored.",
+            "revoke": "Revoke all tokens of a user. The console refuses them at once.",
+        },
+    ),
     "places": Listed(
         "places:group",
         "Give up directories that belong to intervals.",

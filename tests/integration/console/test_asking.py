@@ -66,7 +66,12 @@ def test_a_request_is_made_once_however_often_it_is_sent(web: Web, place: Instal
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
-        ("/api/v1/preview", {"pipeline": "q", "from": "2020-01-01", "to": "2020-01-02"}, 404, "there is no pipeline 'q'"),
+        (
+            "/api/v1/preview",
+            {"pipeline": "q", "from": "2020-01-01", "to": "2020-01-02"},
+            404,
+            "there is no pipeline 'q'",
+        ),
         ("/api/v1/preview", {"pipeline": "p"}, 400, "it has no 'from' and 'to'"),
         ("/api/v1/preview", {"pipeline": "p", "from": "yesterday", "to": "2020-01-02"}, 400, "neither a date like"),
         ("/api/v1/backfills", {**HUNG, "max_active": 2}, 400, "max_active"),

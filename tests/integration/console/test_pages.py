@@ -29,7 +29,10 @@ def failed_run(place: Installation, ended: str) -> int:
     ("path", "command"),
     [
         ("/api/v1/backfills", "backfill list"),
-        ("/api/v1/backfills?pipeline=p&state=failed&state=running&limit=3", "backfill list --pipeline p --state failed"),
+        (
+            "/api/v1/backfills?pipeline=p&state=failed&state=running&limit=3",
+            "backfill list --pipeline p --state failed",
+        ),
         ("/api/v1/backfills?state=paused", "backfill list --state paused"),
         ("/api/v1/backfills/ended", "backfill show ended"),
         ("/api/v1/backfills/ended?failures=1", "backfill show ended --failures 1"),

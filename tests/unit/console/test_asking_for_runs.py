@@ -13,12 +13,15 @@ from retrofill_console.answers import Refused
 from retrofill_console.api import requests
 from retrofill_console.api.inputs import NamedRuns
 from retrofill_console.api.requests import answered, cancel_runs
+from retrofill_console.login import Viewer
 from retrofill_core.contract.backfills import BackfillCommandRejected, RunCancelAccepted, RunCancelRequested
 from retrofill_core.domain.run import CANCELLABLE, UNFINISHED, RunState
+from retrofill_core.setting_types import Role
 from retrofill_tools.client.kafka import NoAnswer
 from retrofill_tools.client.runs import NamedRun
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
+VIEWER = Viewer("ada", Role.REQUEST)
 BODY = NamedRuns(backfill_id="b", ids=(1,))
 
 
@@ -55,7 +58,7 @@ def cancelled(monkeypatch: pytest.MonkeyPatch) -> Any:
     def cancel(planner: Planner) -> Any:
         monkeypatch.setattr(requests, "_present", planner.present)
         monkeypatch.setattr(requests, "command", planner.command)
-        return cancel_runs(cast(Any, None), BODY, None)
+        return cancel_runs(cast(Any, None), BODY, VIEWER)
 
     return cancel
 
@@ -111,4 +114,4 @@ def test_what_was_accepted_before_no_answer_came_is_told(monkeypatch: pytest.Mon
     monkeypatch.setattr(requests, "_present", planner.present)
     monkeypatch.setattr(requests, "command", command)
     with pytest.raises(UserError, match=r"200 runs were accepted, and then: no answer within 30 s"):
-        cancel_runs(cast(Any, None), BODY, None)
+        cancel_runs(cast(Any, None), BODY, VIEWER)

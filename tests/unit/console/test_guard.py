@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from retrofill_console.login import HEADERS, Guard, Login
+from retrofill_console.login import COOKIE, HEADERS, Guard, Login
+from retrofill_core.setting_types import Role
 from retrofill_core.settings import Settings
+from retrofill_tools.client.tokens import add, make
 
-TOKEN = "0123456789abcdef"
 JSON = {"content-type": "application/json"}
 
 
@@ -70,18 +72,40 @@ def test_what_another_site_loads_is_refused() -> None:
     assert asked("GET", "/api/v1/backfills", {"sec-fetch-site": "cross-site"}).status_code == 403
 
 
-def test_a_login_is_asked_for_by_the_api_and_not_by_the_pages() -> None:
-    refused = asked("GET", "/api/v1/backfills", {}, console_token=TOKEN)
-    assert (refused.status_code, refused.json()["login"]) == (401, "token")
-    assert asked("GET", "/backfills", {}, console_token=TOKEN).status_code == 200
-    assert asked("GET", "/api/v1/me", {}, console_token=TOKEN).text == "nobody"
-    by_token = {"authorization": f"Bearer {TOKEN}", "host": "any.example"}
-    assert asked("GET", "/api/v1/backfills", by_token, console_token=TOKEN).text == "console"
+def test_a_login_is_asked_for_by_the_api_and_not_by_the_pages(tmp_path: Path) -> None:
+    secret, token = make("ada", Role.READ)
+    add(tmp_path / "tokens", token)
+    known = {"console_tokens": tmp_path / "tokens"}
+    refused = asked("GET", "/api/v1/backfills", {}, **known)
+    assert (refused.status_code, refused.json()) == (401, {"error": "log in first", "login": "token"})
+    assert asked("GET", "/backfills", {}, **known).status_code == 200
+    assert asked("GET", "/api/v1/me", {}, **known).text == "nobody"
+    by_token = {"authorization": f"Bearer {secret}", "host": "any.example"}
+    assert asked("GET", "/api/v1/backfills", by_token, **known).text == "ada"
     # A program that sends the token is no page of another site.
-    assert asked("POST", "/api/v1/backfills", {**by_token, **JSON}, console_token=TOKEN).status_code == 200
+    assert asked("POST", "/api/v1/backfills", {**by_token, **JSON}, **known).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/static/app.js", "/api/v1/me", "/api/v1/backfills"])
+@pytest.mark.parametrize(
+    "headers", [{"authorization": "Bearer retrofill_none"}, {"cookie": f"{COOKIE}=retrofill_none"}]
+)
+def test_an_unknown_token_is_refused_in_one_line(tmp_path: Path, headers: dict[str, str]) -> None:
+    refused = asked("GET", "/api/v1/backfills", headers, console_tokens=tmp_path / "none")
+    assert refused.status_code == 401
+    assert refused.json()["error"].startswith("this token is unknown or was revoked")
+
+
+def test_tokens_that_cannot_be_read_any_more_let_nobody_in(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    settings = Settings.model_validate({"home": "/nowhere", "console_tokens": file})
+    login = Login(settings)
+    file.mkdir()
+    with TestClient(Guard(APP, login), base_url="http://localhost:18470") as client:
+        refused = client.get("/api/v1/backfills", headers={"authorization": "Bearer retrofill_none"})
+    assert (refused.status_code, "the file of tokens cannot be read" in refused.json()["error"]) == (503, True)
+
+
+@pytest.mark.parametrize("path", ["/", "/static/app.js", "/api/v1/me", "/api/backfills"])
 def test_every_answer_has_the_headers(path: str) -> None:
     for headers in ({}, {"host": "evil.example"}):
         answered = asked("GET", path, headers)

@@ -1,4 +1,4 @@
-// Asks for the console's token, where one is set.
+// Asks for the viewer's token.
 
 import { html, useState } from "../vendor/preact.js";
 import { post } from "../lib/api.js";
@@ -12,7 +12,7 @@ export function Login({ onEnter }) {
     event.preventDefault();
     const given = new FormData(event.target);
     try {
-      await post("/api/v1/login", { token: given.get("token"), name: given.get("name") });
+      await post("/api/v1/login", { token: given.get("token") });
       onEnter();
     } catch (error) {
       setProblem(error);
@@ -23,9 +23,8 @@ export function Login({ onEnter }) {
       <form class="login" onSubmit=${submit}>
         <h1>Retrofill</h1>
         <${Trouble} error=${problem} />
-        <label>Your name<input name="name" autocomplete="username" required maxlength="200" /></label>
         <label>Token<input name="token" type="password" autocomplete="current-password" required /></label>
-        <p class="muted">The token is what RETROFILL_CONSOLE_TOKEN holds where the console runs. Your name is recorded with what you request.</p>
+        <p class="muted">Who operates the console makes your token: <code>retrofill tokens create USER --role ROLE</code>.</p>
         <button class="primary">Log in</button>
       </form>
     </main>`;
