@@ -179,7 +179,12 @@ def sizes(measured: Measured) -> str:
         ),
         ("a request for one run, until its answer", "accept", "1 runs", " ms"),
         ("a request for 100,000 runs", "accept", "100,000 runs", " ms"),
-        ("runs that do nothing, one run-starter", "orchestrate", "10,000 runs in 100 backfills", " a second"),
+        (
+            "runs that do nothing, one run-starter without drivers",
+            "orchestrate",
+            "10,000 runs in 100 backfills",
+            " a second",
+        ),
         ("events through one relay", "bus", "outbox and relay", " a second"),
         ("memory of the four services at rest", "idle", "memory of the four together", " MB"),
     ]

@@ -61,6 +61,7 @@ def stages(seed: int, workers: int) -> list[Stage]:
             (python, "-m", "pytest", "--no-skips", *on_containers),
             {"RETROFILL_TEST_STACK": "containers"},
         ),
+        Stage("site", "the documentation, no link broken", ("make", "docs")),
         Stage("matrix", "each Spark and Python, into docs/versions.md", (python, "-m", "tests.matrix", "--every")),
         Stage("compose", "the demo in containers", (python, "examples/flights/compose_demo.py", "--days", "30")),
         Stage(

@@ -17,7 +17,7 @@ HEAD = """# Messages
 
 <!-- Generated from the models by `python -m tools.schemas --docs docs/messages.md schemas`. Do not edit. -->
 
-All topics and the messages on them, also available as [JSON Schemas](../schemas) and
+All topics and the messages on them, also available as JSON Schemas (`schemas/`) and
 [AsyncAPI](../schemas/asyncapi.yaml). Topic names have the default prefix (`RETROFILL_TOPIC_PREFIX`).
 
 - A value is UTF-8 JSON, one object. The header `ce_type` names the message type, or else the field `type`.

@@ -5,26 +5,27 @@ from __future__ import annotations
 import json
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from benchmarks.core import Figure
+from tools.site.hooks import ROOT_PAGES
 
+import retrofill
 from retrofill import states
 from retrofill.states import Machine
+from retrofill_console.api.table import ASKS
+from retrofill_core.contract.topics import SERVICES
+from retrofill_core.contract.topics_of import TRAFFIC
 from retrofill_core.domain import backfill, callback, deadline, run
 from retrofill_core.settings import Settings
 from retrofill_core.store.roles import WRITES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [
-    *(
-        ROOT / name
-        for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md", "deploy/helm/README.md")
-    ),
-    *sorted(DOCS.rglob("*.md")),
-]
+PAGES = [*(ROOT / name for name in ROOT_PAGES if name != "CHANGELOG.md"), *sorted(DOCS.rglob("*.md"))]
 MACHINES = [
     *(module.MACHINE for module in (backfill, run, deadline, callback)),
     states.ATTEMPT_MACHINE,
@@ -80,6 +81,64 @@ def test_the_table_of_writers_is_that_of_the_grants() -> None:
     assert shown == granted
 
 
+def test_the_outcomes_of_attempts_are_all_explained() -> None:
+    (listed,) = re.findall(
+        r"An attempt is live until it ended: (.*?)\. The row", (DOCS / "how-it-works.md").read_text(), re.DOTALL
+    )
+    assert re.findall(r"`(\w+)`", listed) == [str(outcome) for outcome in states.AttemptOutcome]
+
+
+def test_the_flow_of_the_readme_has_each_topic_between_services_and_no_other() -> None:
+    (chart,) = re.findall(r"```mermaid\nflowchart LR\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    named = {node: label for node, label in re.findall(r"(\w+)\[([\w-]+)\]", chart) if label in SERVICES}
+    drawn = {
+        (named[writer], topic, named[reader])
+        for writers, topic, reader in re.findall(
+            r"^ +([\w &]+?)(?:\[[^\]]*\])? -->\|\"([\w-]+)\"\| (\w+)", chart, re.MULTILINE
+        )
+        for writer in writers.split(" & ")
+        if writer in named and reader in named
+    }
+    assert drawn == {
+        (writer.name, str(topic), reader.name)
+        for topic, traffic in TRAFFIC.items()
+        for writer in traffic.writers
+        for reader in SERVICES.values()
+        if topic in reader.reads and writer != reader
+    }
+
+
+def test_each_action_of_the_console_is_on_its_page() -> None:
+    pages = (DOCS / "console.md").read_text().split("\n## Pages\n")[1].split("\n## ")[0]
+    actions = {ask.path.rpartition("/")[2] for ask in ASKS if ask.of_id or ask.path.startswith("/api/runs/")}
+    assert [action for action in sorted(actions) if action not in pages] == []
+
+
+def test_targets_of_make_that_pages_name_exist_and_contributing_has_all() -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets |= {"lint", "types", "schemas"}
+    for page in PAGES:
+        named = set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", page.read_text(), re.MULTILINE))
+        assert named <= targets, page
+    listed = set(re.findall(r"^\| `make ([a-z-]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    assert targets - listed == {"help", "setup", "compose-demo"}
+
+
+def test_variables_of_compose_that_its_page_names_exist() -> None:
+    known = (ROOT / ".env.example").read_text() + (ROOT / "docker-compose.yml").read_text()
+    named = set(re.findall(r"`([A-Z][A-Z_]+)`", (ROOT / "deploy" / "README.md").read_text()))
+    assert [name for name in sorted(named) if name not in known] == []
+
+
+def test_no_page_speaks_of_migrations_and_releases_before_the_first_one() -> None:
+    """Before 0.1.0 there is nothing to upgrade from."""
+    past = (
+        r"migrations? \(?0\d{3}|\b0\d{3}\) is|[Ff]rom this release on|release before|earlier releases|older release's"
+    )
+    for page in PAGES:
+        assert re.findall(past, page.read_text()) == [], page
+
+
 def test_the_table_of_settings_is_made_from_the_settings() -> None:
     made = runpy.run_path(str(ROOT / "tools" / "configuration.py"))["page"]()
     assert (DOCS / "configuration.md").read_text() == made
@@ -128,8 +187,18 @@ def test_log_events_that_operating_explains_exist() -> None:
     assert events and [event for event in events if f'"{event}"' not in code] == []
 
 
+def test_each_page_is_once_in_the_navigation() -> None:
+    def pages(of: object) -> Iterator[str]:
+        for each in of if isinstance(of, list) else of.values() if isinstance(of, dict) else ():
+            yield from [each] if isinstance(each, str) else pages(each)
+
+    navigation = list(pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    there = [*ROOT_PAGES.values(), *(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))]
+    assert sorted(navigation) == sorted(there)
+
+
 def test_every_link_leads_somewhere() -> None:
-    for page in PAGES:
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
             to = page.parent / target if target else page
             assert to.exists(), f"{page.relative_to(ROOT)} → {target}"
@@ -149,9 +218,16 @@ def test_files_that_how_it_works_names_exist() -> None:
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.parametrize("page", ["deadlines.md"])
-def test_the_python_of_a_page_is_accepted(page: str) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, page, "exec"), {})
+PYTHON = [
+    pytest.param(page, block, id=f"{page.stem}-{n}")
+    for page in PAGES
+    for n, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
+]
+
+
+@pytest.mark.parametrize(("page", "block"), PYTHON)
+def test_the_python_of_a_page_is_accepted(page: Path, block: str) -> None:
+    """What defines pipelines is executed; it may go on with ``orders`` of the block before."""
+    code = compile(block, page.name, "exec")
+    if re.search(r"\bPipeline\(|\borders\.(?:task|branch|submit|sql|command)\b", block):
+        exec(code, {**vars(retrofill), "orders": retrofill.Pipeline("orders", schedule="@daily"), "__name__": "page"})
