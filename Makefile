@@ -44,7 +44,7 @@ demo: setup ## the year 2013 of the flights as a backfill (DAYS=30: a short one;
 compose-demo: setup ## thirty days on containers, two replicas a service, some killed (needs Docker; DAYS=, KEEP=1)
 	$(BIN)/python examples/flights/compose_demo.py --days $(if $(filter-out 365,$(DAYS)),$(DAYS),30) $(if $(KEEP),--keep)
 
-check: setup lint types schemas ## the fast tier: lint, types, schemas, every test without servers, 50 simulated schedules
+check: setup lint types schemas ## the fast tier: lint, types, schemas, quick tests without servers, 50 simulated schedules
 	$(BIN)/python -m pytest --quiet --no-servers $(PARALLEL)
 
 test: setup ## what CI runs: all checks and tests (WORKERS=1: one after the other)

@@ -13,9 +13,9 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.support import jvm, reaper, scheduling
+from tests.support import jvm, reaper, scheduling, tiers
 from tests.support.forks import Nursery
-from tests.support.installation import Installation
+from tests.support.installation import ROOT, Installation
 from tests.support.servers import Servers
 
 # ``embedded``: Kafka and Postgres as Retrofill starts them. ``containers``: the official images.
@@ -53,8 +53,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Test tiers: ``make check`` uses ``--no-servers``, ``make verify`` ``--long --no-skips``."""
     parser.addoption("--long", action="store_true", help="run the tests marked long too (make verify does)")
-    parser.addoption("--no-servers", action="store_true", help="run only what needs no Kafka, Postgres or Spark")
+    parser.addoption(
+        "--no-servers", action="store_true", help="run only what is quick, and needs no Kafka, Postgres or Spark"
+    )
     parser.addoption("--no-skips", action="store_true", help="a test that would be skipped fails, with the reason")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``--no-servers``, leave out what is slow without them, too."""
+    slow = config.getoption("--no-servers") and collection_path.suffix == ".py"
+    return True if slow and collection_path.relative_to(ROOT).as_posix() in tiers.SLOW else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

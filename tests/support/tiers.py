@@ -9,6 +9,36 @@ import pytest
 
 Case = TypeVar("Case")
 
+# What needs no servers but seconds of CPU: many interleavings, or processes. ``make check``, which a change waits for each
+# time, leaves them out.
+SLOW = (
+    *(f"tests/simulation/test_{name}.py" for name in (
+        "callbacks_of_runs", "dead_reports", "giving_way", "interleavings", "outages", "pools", "receivers_down",
+        "relay_interleavings", "run_cancels", "seats", "suspects", "timeouts", "writing",
+    )),
+    *(f"tests/property/test_{name}.py" for name in ("fuzz_messages", "groups_model", "publication_model")),
+    *(f"tests/unit/driver/test_{name}.py" for name in (
+        "driver_forking", "driver_output", "driver_pool_processes", "driver_submit", "environments_that_do_not_start",
+        "manners",
+    )),
+    *(f"tests/unit/user_code/test_{name}.py" for name in (
+        "environments", "packing", "packing_from_an_index", "requirements", "source",
+    )),
+    *(f"tests/unit/callback_runner/test_{name}.py" for name in ("child", "in_order")),
+    "tests/console/test_modules.py",
+    "tests/unit/attempt_logs/test_writer.py",
+    "tests/unit/bus/test_outbox_headers.py",
+    "tests/unit/cli/test_streams.py",
+    "tests/unit/domain/test_estimate.py",
+    "tests/unit/domain/test_schedule_properties.py",
+    "tests/unit/run_starter/test_driver_environments.py",
+    "tests/unit/run_starter/test_processes.py",
+    "tests/unit/test_forks.py",
+    "tests/unit/test_images.py",
+    "tests/unit/test_imports.py",
+    "tests/unit/test_reaper.py",
+)  # fmt: skip
+
 
 def some(cases: Iterable[Any], *chosen: Any) -> list[Any]:
     """All cases, a tuple for each that has several parameters.
