@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -11,7 +12,8 @@ from starlette.requests import Request
 from retrofill.errors import WrongUsage
 from retrofill_core.contract.base import MAX_INT, RunId
 from retrofill_core.domain.backfill import Budget
-from retrofill_core.domain.schedule import Bound
+from retrofill_core.domain.schedule import Bound, parse_bound
+from retrofill_tools.client.backfills import Search
 
 MOST, USUAL = 10_000, 50
 # Python refuses to read texts of thousands of digits.
@@ -49,6 +51,38 @@ def filters(request: Request, known: Iterable[str]) -> dict[str, str | int | Non
         "pipeline": query.get("pipeline"),
         "backfill_id": query.get("backfill"),
     }
+
+
+def search(request: Request) -> Search:
+    """What backfills are searched by. Raises ``WrongUsage``."""
+    query = request.query_params
+    day = _bound(query.get("day"), "day")
+    if isinstance(day, datetime):
+        raise WrongUsage(f"day={query['day'][:40]}: use a date like 2024-01-31")
+    return Search(
+        text=query.get("text") or None,
+        requester=query.get("requester") or None,
+        since=_in_utc(_bound(query.get("since"), "since"), end=False),
+        until=_in_utc(_bound(query.get("until"), "until"), end=True),
+        day=day,
+    )
+
+
+def _bound(text: str | None, name: str) -> date | datetime | None:
+    try:
+        return parse_bound(text) if text else None
+    except ValueError as e:
+        raise WrongUsage(f"{name}: {e}") from e
+
+
+def _in_utc(given: date | datetime | None, *, end: bool) -> datetime | None:
+    """A moment, or of a day its first one, or the first one after it. Raises ``WrongUsage``."""
+    if given is None or isinstance(given, datetime):
+        return given
+    try:
+        return datetime.combine(given + timedelta(days=end), time.min, UTC)
+    except OverflowError as e:
+        raise WrongUsage(f"{given} is outside the calendar") from e
 
 
 class Body(BaseModel):

@@ -5,20 +5,21 @@ installation: servers, services and how far behind they are, hosts and live atte
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import psycopg
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 
 from retrofill.errors import NotThere
-from retrofill_console.api.inputs import filters, limit, number, states
+from retrofill_console.api.inputs import filters, limit, number, search, states
 from retrofill_console.console import Console
 from retrofill_core.bus.clients import admin
 from retrofill_core.bus.takeover import Ends
@@ -27,6 +28,7 @@ from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.deadline import DeadlineState
 from retrofill_core.domain.run import RunState
+from retrofill_core.settings import Settings
 from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import SERVICE_TABLES
 from retrofill_tools.client.attempts import LiveAttempt, live_attempts
@@ -39,9 +41,11 @@ from retrofill_tools.client.backfills import (
     find_backfills,
 )
 from retrofill_tools.client.connect import explain_kafka, explain_postgres
+from retrofill_tools.client.coverage import coverage_of_pipeline
 from retrofill_tools.client.deadlines import Callback, Deadline, find_callbacks, find_deadlines
 from retrofill_tools.client.grid import grid_of_backfill
 from retrofill_tools.client.hosts import Host, Pool, find_hosts, find_pools
+from retrofill_tools.client.kafka import content, reading_topics
 from retrofill_tools.client.pipelines import (
     PipelineSummary,
     applied_pipelines,
@@ -56,14 +60,17 @@ MOST = 100
 # An instance's name ends with its process id; some of its connections have a word more.
 _OF_CONNECTION = re.compile(r"(?<=\d)-[a-z]+$")
 _CONNECTED = text("SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()")
-# Next offsets by topic and partition.
+# How long the oldest message of a service is waited for.
+READ_SECONDS = 1.0
+# Next offsets, or numbers of messages, by topic and partition.
 Offsets = Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True)
 class ServiceHealth:
     """A service: its ``replicas`` (instances connected to Postgres now), ``shards`` and those ``owned``, its events that
-    are ``unpublished``, and its ``lag``: messages on Kafka that are not handled yet.
+    are ``unpublished``, and its ``lag``: messages on Kafka that are not handled yet, of which the oldest is
+    ``oldest_message_seconds`` old.
     """
 
     name: str
@@ -73,6 +80,7 @@ class ServiceHealth:
     unpublished: int
     oldest_unpublished_seconds: float | None
     lag: int | None
+    oldest_message_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,10 @@ def health(console: Console, _: Request) -> Health:
     except (SQLAlchemyError, psycopg.Error) as e:
         found, offsets = Health(postgres=explain_postgres(e)), []
     lags, problem = _lags(console, offsets)
-    services = [replace(each, lag=lag) for each, lag in zip(found.services, lags, strict=True)]
+    services = [
+        each if lag is None else replace(each, lag=lag.messages, oldest_message_seconds=lag.seconds)
+        for each, lag in zip(found.services, lags, strict=True)
+    ]
     return replace(found, services=services, kafka=problem)
 
 
@@ -130,31 +141,56 @@ def _offsets(conn: Connection, service: Service) -> Offsets:
     return {(row[0], row[1]): row[2] for row in conn.execute(select(of.topic, of.partition, of.next_offset))}
 
 
-def _lags(console: Console, offsets: Sequence[Offsets]) -> tuple[Sequence[int | None], str | None]:
+@dataclass(frozen=True)
+class _Lag:
+    messages: int
+    seconds: float | None
+
+
+def _lags(console: Console, offsets: Sequence[Offsets]) -> tuple[Sequence[_Lag | None], str | None]:
     """The lag of each service; why Kafka does not tell it, if so."""
     settings, problem = console.settings, console.hub.problem
     if problem is None:
         try:
             client = admin(settings, CLI_CLIENT)  # must outlive its requests
-            return [_lag(client, settings.topic_prefix, each) for each in offsets], None
+            behind = [_behind(client, settings.topic_prefix, each) for each in offsets]
+            return [
+                _Lag(sum(each.values()), _oldest(settings, each, of)) for each, of in zip(behind, offsets, strict=True)
+            ], None
         except KafkaException as e:
             problem = explain_kafka(settings, e)
     return [None] * len(offsets), problem
 
 
-def _lag(client: AdminClient, prefix: str, offsets: Offsets) -> int:
-    """Raises ``KafkaException``."""
+def _behind(client: AdminClient, prefix: str, offsets: Offsets) -> Offsets:
+    """How many messages are not handled yet, where there are any. Raises ``KafkaException``."""
     partitions: dict[str, list[int]] = {}
     for topic, partition in offsets:
         partitions.setdefault(topic, []).append(partition)
     ends = Ends(lambda: client, lambda: None, prefix).high_watermarks(partitions) if partitions else {}
-    return sum(max(0, ends[place] - next_offset) for place, next_offset in offsets.items())
+    return {place: ends[place] - of for place, of in offsets.items() if ends[place] > of}
+
+
+def _oldest(settings: Settings, behind: Offsets, offsets: Offsets) -> float | None:
+    """How many seconds ago the first message was written that is not handled yet, if it could be read soon."""
+    if not behind:
+        return None
+    written: dict[tuple[str, int], float] = {}
+    until = time.monotonic() + READ_SECONDS
+    with reading_topics(settings) as consumer:
+        at = (TopicPartition(settings.topic_prefix + topic, p, offsets[topic, p]) for topic, p in behind)
+        consumer.assign(list(at))
+        while len(written) < len(behind) and (left := until - time.monotonic()) > 0:
+            if (message := content(consumer.poll(left))) is not None:
+                place = str(message.topic()), int(message.partition() or 0)
+                written.setdefault(place, message.timestamp()[1] / 1000)
+    return round(max(0.0, time.time() - min(written.values())), 3) if written else None
 
 
 def backfills(console: Console, request: Request) -> list[BackfillSummary]:
     pipeline, wanted = request.query_params.get("pipeline"), states(request, BackfillState)
     with console.reading() as conn:
-        return find_backfills(conn, pipeline, wanted, limit(request))
+        return find_backfills(conn, pipeline, wanted, limit(request), search=search(request))
 
 
 def backfill(console: Console, request: Request) -> FullBackfill:
@@ -193,6 +229,11 @@ def pipeline(console: Console, request: Request) -> dict[str, Any]:
     name = request.path_params["name"]
     with console.reading() as conn:
         return pipeline_as_json(find_pipeline(conn, name).definition, last_applied_at(conn, name))
+
+
+def coverage(console: Console, request: Request) -> dict[str, Any]:
+    with console.reading() as conn:
+        return coverage_of_pipeline(conn, find_pipeline(conn, request.path_params["name"]), database_now(conn))
 
 
 def deadlines(console: Console, request: Request) -> list[Deadline]:

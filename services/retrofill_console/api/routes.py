@@ -19,7 +19,7 @@ from retrofill.errors import WrongUsage
 from retrofill.log import get_log
 from retrofill_console.answers import JSON, answer, failed
 from retrofill_console.api.inputs import Entry, Nothing
-from retrofill_console.api.table import ASKS, LIVE, LOG, READS, Ask, Read, document
+from retrofill_console.api.table import ASKS, LIVE, READS, STREAMS, Ask, Read, document
 from retrofill_console.console import Console
 from retrofill_console.live import STREAM
 from retrofill_console.login import COOKIE, KEEP_SECONDS, UNKNOWN, Login, needs
@@ -39,7 +39,7 @@ def routes(console: Console, login: Login) -> list[Route]:
     return [
         *(Route(each.path, _read(console, each), methods=["GET"], middleware=COMPRESSED) for each in READS),
         *(Route(each.path, _ask(console, each), methods=["POST"]) for each in ASKS),
-        Route(LOG.path, _log(console), methods=["GET"]),
+        *(Route(each.path, _stream(console, each), methods=["GET"]) for each in STREAMS),
         Route(LIVE.path, _live(console), methods=["GET"]),
         Route("/api/v1/me", _me(console, login), methods=["GET"]),
         Route("/api/v1/login", _log_in(login), methods=["POST"]),
@@ -102,12 +102,12 @@ async def _body(request: Request) -> dict[str, Any]:
         raise WrongUsage(str(e)) from e
 
 
-def _log(console: Console) -> Endpoint:
-    async def log(request: Request) -> Response:
-        found: Response = await LOG.work(console, request)
+def _stream(console: Console, of: Read) -> Endpoint:
+    async def stream(request: Request) -> Response:
+        found: Response = await of.work(console, request)
         return found
 
-    return log
+    return stream
 
 
 def _live(console: Console) -> Endpoint:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from retrofill_console.answers import JSON
-from retrofill_console.api import logs, pages, requests
+from retrofill_console.api import logs, pages, requests, reviews
 from retrofill_console.api.inputs import Approval, CallbackIds, Entry, NamedRuns, Nothing, Places, Resume
 from retrofill_console.live import STREAM
 from retrofill_core.contract.backfills import BackfillChangeRequested, BackfillRequested
@@ -24,6 +24,13 @@ from retrofill_core.setting_types import Role
 
 LIMIT = {"limit": "At most this many, 50 by default"}
 OF = {"pipeline": "Only this pipeline", "backfill": "Only this backfill"}
+SEARCH = {
+    "text": "Only with this in the id or the pipeline's name",
+    "requester": "Only with this in triggered_by",
+    "since": "Only requested at this moment or later; a date means its midnight in UTC",
+    "until": "Only requested before this moment; a date means the end of that day in UTC",
+    "day": "Only with an interval of this day, in the pipeline's time zone",
+}
 REPEATABLE = "; repeatable"
 
 
@@ -65,7 +72,7 @@ READS = (
         "/api/v1/backfills",
         "Backfills, newest first, with progress and estimate (backfill list --json)",
         pages.backfills,
-        {"pipeline": OF["pipeline"], **_state(BackfillState, REPEATABLE), **LIMIT},
+        {"pipeline": OF["pipeline"], **_state(BackfillState, REPEATABLE), **SEARCH, **LIMIT},
     ),
     Read(
         "/api/v1/backfills/{id}",
@@ -83,6 +90,11 @@ READS = (
     Read("/api/v1/runs/{id}", "One run: attempts, tasks, error, deadlines, callbacks (runs show --json)", pages.run),
     Read("/api/v1/pipelines", "Applied pipelines (pipelines list --json)", pages.pipelines),
     Read("/api/v1/pipelines/{name}", "One pipeline's definition (pipelines show --json)", pages.pipeline),
+    Read(
+        "/api/v1/pipelines/{name}/coverage",
+        "The present state of each of its intervals over all backfills, with run and code, as columns",
+        pages.coverage,
+    ),
     Read(
         "/api/v1/deadlines",
         "Deadlines, latest first (deadlines list --json)",
@@ -105,12 +117,21 @@ READS = (
 )
 
 
-LOG = Read(
-    "/api/v1/runs/{id}/log",
-    "What the run printed: events lines (a list of texts), then end or problem",
-    logs.log,
-    {"attempt": "Id of an attempt; the last one by default", "follow": "1: until the attempt has ended"},
-    media_type=STREAM,
+STREAMS = (
+    Read(
+        "/api/v1/runs/{id}/log",
+        "What the run printed: events lines (a list of texts), then end or problem",
+        logs.log,
+        {"attempt": "Id of an attempt; the last one by default", "follow": "1: until the attempt has ended"},
+        media_type=STREAM,
+    ),
+    Read(
+        "/api/v1/backfills/{id}/diff",
+        "What a review would change, computed now: events begin, change (of one output, as of backfill diff --json), "
+        "waiting, then end or problem",
+        reviews.diff,
+        media_type=STREAM,
+    ),
 )
 
 
@@ -254,7 +275,7 @@ def document() -> dict[str, Any]:
         [(model, "validation") for model in models.values()], by_alias=True, ref_template=REFERENCE
     )
     paths: dict[str, dict[str, Any]] = {}
-    for read in (*READS, LOG, LIVE, ME):
+    for read in (*READS, *STREAMS, LIVE, ME):
         paths.setdefault(read.path, {})["get"] = _read(read)
     for ask in asks:
         paths.setdefault(ask.path, {})["post"] = _ask(ask)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, case, exists, func, select
+from sqlalchemy import TIMESTAMP, ColumnElement, Connection, Text, case, exists, func, literal, literal_column, select
+from sqlalchemy.dialects.postgresql import TSTZMULTIRANGE
 
 from retrofill.errors import NotThere, stored_line
 from retrofill.states import AttemptState
@@ -24,13 +25,14 @@ from retrofill_core.store.progress import costs, counts, estimates, last_attempt
 from retrofill_core.store.rows import columns_of
 from retrofill_core.store.sql import database_now, in_state
 from retrofill_core.store.tables import attempt, backfill, backfill_interval, backfill_request, host, run, seat
+from retrofill_core.store.tables.backfills import COVERED
 from retrofill_tools.client.attempts import AttemptNotDone, attempts_not_done
 from retrofill_tools.client.deadlines import Undelivered, undelivered
 from retrofill_tools.client.documents import names
 from retrofill_tools.client.hosts import find_hosts, unserved, waits_for, why_spark_fails
 from retrofill_tools.client.intervals import Calendar, calendar
 from retrofill_tools.client.pipelines import StoredDefinition
-from retrofill_tools.client.runs import FailedRun, Suspect, failed_runs, suspects
+from retrofill_tools.client.runs import FailedRun, Failure, Suspect, failed_runs, failures_of, suspects
 
 # At most this many attempts that did not come to their end, and suspects.
 ATTEMPTS = SUSPECTS = 10
@@ -54,6 +56,42 @@ class Backfill(rows.Backfill):
     @property
     def range_end(self) -> datetime:
         return rows.present(self.covers.upper)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Which backfills are listed; ``None``: any.
+
+    ``text``: a part of the id or of the pipeline's name; ``requester``: a part of ``triggered_by``, both in any case.
+    ``since`` and ``until``: when it was requested, inclusive and exclusive. ``day``: it has an interval with a part of
+    that day, in its pipeline's time zone.
+    """
+
+    text: str | None = None
+    requester: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    day: date | None = None
+
+    def conditions(self) -> Iterator[ColumnElement[bool]]:
+        """On ``backfill``."""
+        b = backfill.c
+        if self.text is not None:
+            yield b.id.icontains(self.text, autoescape=True) | b.pipeline.icontains(self.text, autoescape=True)
+        if self.requester is not None:
+            yield b.triggered_by.icontains(self.requester, autoescape=True)
+        if self.since is not None:
+            yield b.requested_at >= self.since
+        if self.until is not None:
+            yield b.requested_at < self.until
+        if self.day is not None:
+            midnights = (datetime.combine(self.day + timedelta(days=n), time.min) for n in range(2))
+            zone = b.definition.op("->>", return_type=Text())("timezone")
+            day = func.tstzrange(*(func.timezone(zone, literal(each, TIMESTAMP())) for each in midnights))
+            yield literal_column(COVERED, TSTZMULTIRANGE()).bool_op("&&")(day)
+
+
+ANY = Search()
 
 
 @dataclass(frozen=True)
@@ -106,7 +144,8 @@ class FullBackfill:
     alone because a driver was lost with them. ``review``: the number of the present review, from 0, or of the next;
     ``changed_intervals``: those that it was approved for, and that somebody has changed since. ``skipped``: the number
     of intervals without a run, by reason. ``runs_by_code``: the number of started runs by code archive of the last
-    attempt that began them; ``""`` for code that was not shipped. ``undelivered``: callbacks that did not arrive.
+    attempt that began them; ``""`` for code that was not shipped. ``failures``: all failed runs, by their errors.
+    ``undelivered``: callbacks that did not arrive.
     """
 
     id: str
@@ -148,6 +187,7 @@ class FullBackfill:
     review: int | None
     changed_intervals: list[datetime]
     failed_runs: list[FailedRun]
+    failures: list[Failure]
     suspects: list[Suspect]
     attempts: list[AttemptNotDone]
     undelivered: list[Undelivered]
@@ -183,10 +223,17 @@ def ids_like(conn: Connection, prefix: str, limit: int) -> list[str]:
 
 
 def find_backfills(
-    conn: Connection, of_pipeline: str | None, states: Sequence[str], limit: int, *, counted: bool = True
+    conn: Connection,
+    of_pipeline: str | None,
+    states: Sequence[str],
+    limit: int,
+    *,
+    counted: bool = True,
+    search: Search = ANY,
 ) -> list[BackfillSummary]:
     """Backfills, newest first. Unless ``counted``, without the numbers of their runs by state and estimates."""
     newest = select(backfill).order_by(backfill.c.requested_at.desc(), backfill.c.id).limit(limit)
+    newest = newest.where(*search.conditions())
     if of_pipeline is not None:
         newest = newest.where(backfill.c.pipeline == of_pipeline)
     if states:
@@ -315,6 +362,7 @@ def describe_backfill(conn: Connection, of: Backfill, failures: int) -> FullBack
         review=of.approved,
         changed_intervals=changed,
         failed_runs=failed_runs(conn, of.id, failures),
+        failures=failures_of(conn, of.id),
         suspects=suspects(conn, of.id, SUSPECTS),
         attempts=attempts_not_done(conn, of.id, ATTEMPTS),
         undelivered=undelivered(conn, of.id),

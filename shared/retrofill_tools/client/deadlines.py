@@ -13,13 +13,13 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from retrofill.masking import masked
 from retrofill_core.domain.callback import CallbackState, shown
 from retrofill_core.domain.deadline import DeadlineState
-from retrofill_core.store.tables import callback, deadline, receiver, run, webhook_off
+from retrofill_core.store.tables import backfill, callback, deadline, receiver, run, webhook_off
 from retrofill_tools.client.documents import names
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A deadline with the state of its run. A backfill's deadline has none."""
+    """A deadline with the state of its run. A backfill's deadline has none. ``timezone``: of logical dates."""
 
     id: int
     alert: str
@@ -39,6 +39,7 @@ class Deadline:
     kwargs: dict[str, Any]
     interval_start: datetime | None
     run_state: str | None
+    timezone: str
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ _OF_DEADLINE: dict[str, ColumnElement[Any]] = {
     **{column.name: column for column in deadline.c},
     "interval_start": run.c.interval_start,
     "run_state": run.c.state,
+    "timezone": func.coalesce(backfill.c.definition.op("->>", return_type=Text())("timezone"), "UTC"),
     "callback_state": callback.c.state,
     "callback_attempts": callback.c.attempts,
     "callback_error": callback.c.last_error,
@@ -159,7 +161,8 @@ def _of_deadline(one: _Found, kind: str) -> _Found:
 def _deadlines(kind: type[Deadline]) -> Select[Any]:
     """The fields, then the kind of the callback."""
     columns = (_OF_DEADLINE[name].label(name) for name in names(kind))
-    return select(*columns, deadline.c.callback_kind).outerjoin_from(deadline, run, run.c.id == deadline.c.run_id)
+    found = select(*columns, deadline.c.callback_kind).outerjoin_from(deadline, run, run.c.id == deadline.c.run_id)
+    return found.outerjoin(backfill, backfill.c.id == deadline.c.backfill_id)
 
 
 def find_callbacks(conn: Connection, filters: Mapping[str, str | int | None], limit: int) -> list[Callback]:

@@ -68,7 +68,7 @@ def grid_of_backfill(conn: Connection, of: Backfill) -> dict[str, Any]:
         "schedule": of.definition.data.get("schedule"),
         "timezone": of.definition.timezone,
         "purged": not starts,
-        **_moments(starts, ends),
+        **moments(starts, ends),
         "states": "".join(_LETTER_OF.get(each, UNKNOWN) for each in found.what or ()),
         "letters": LETTERS,
         "skipped": list(SKIPPED),
@@ -88,14 +88,14 @@ def grid_of_plan(preview: Preview) -> dict[str, Any]:
     return {
         "schedule": preview.definition.schedule,
         "timezone": preview.definition.timezone,
-        **_moments(starts, ends),
+        **moments(starts, ends),
         "states": "".join(letter_of[outcome] for outcome in preview.outcomes),
         "letters": letters,
         "skipped": list(SKIPPED),
     }
 
 
-def _moments(starts: list[int], ends: list[int]) -> dict[str, Any]:
+def moments(starts: list[int], ends: list[int]) -> dict[str, Any]:
     """When the intervals are; without gaps, the last end is enough."""
     return {
         "starts": starts,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NotRequired, TypedDict
 
-from sqlalchemy import Connection, exists, func, select, union_all
+from sqlalchemy import ColumnElement, Connection, exists, func, select, true, union_all
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by
 
 from retrofill.errors import head_of
 from retrofill.states import AttemptMode, TaskState
@@ -24,6 +25,8 @@ from retrofill_tools.client.pipelines import StoredDefinition
 TASK = ("name", "kind", "after", "trigger_rule", "retries", "timeout_seconds")
 # Deadlines and callbacks of one run.
 MOST = 100
+# Kinds of failures, and the runs of each that are named; the part of an error's first line that is compared.
+KINDS, NAMED, LINE = 20, 100, 300
 # Another interval of the pipeline begins later than that.
 _LEAST = timedelta(microseconds=1)
 
@@ -88,12 +91,14 @@ class _Run:
 
 @dataclass(frozen=True)
 class Run(_Run):
-    """A run as it is stored, with its backfill's ``definition``."""
+    """A run as it is stored, with its backfill's state and ``definition``."""
 
     pipeline_no: int
     position: int
     losses: dict[str, list[Loss]]
     published: dict[str, Any] | None
+    backfill_state: str
+    cancel_requested_at: datetime | None
     definition: StoredDefinition
 
 
@@ -115,10 +120,13 @@ class FullRun(_Run):
     """A run with its ``attempts`` and the ``tasks`` of each time it began.
 
     ``graph``: the tasks of its pipeline, as defined; ``deadlines`` and ``callbacks``: its own; ``history``: all
-    finished runs of its interval; ``replaced_changes``: what somebody changed in the moment of its publication.
+    finished runs of its interval; ``replaced_changes``: what somebody changed in the moment of its publication;
+    ``cancel_requested_at``: when a user asked to cancel this one.
     """
 
     timezone: str
+    backfill_state: str
+    cancel_requested_at: datetime | None
     losses: list[Loss]
     replaced_changes: list[str]
     attempts: list[Attempt]
@@ -162,6 +170,22 @@ class FailedRun:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """The failed runs with one error, apart from the numbers in its message, of which the earliest is the ``example``.
+
+    ``task``: the one that failed first, if one did. ``named``: the runs, or the first ``NAMED`` of them.
+    """
+
+    type: str | None
+    message: str
+    task: str | None
+    runs: int
+    last_interval: datetime
+    named: list[NamedRun]
+    example: FailedRun
+
+
+@dataclass(frozen=True)
 class Suspect:
     """An unfinished run with which a driver was lost."""
 
@@ -173,8 +197,14 @@ class Suspect:
 
 
 def find_run(conn: Connection, id: int) -> Run | None:
-    columns = [backfill.c[name] if name in ("pipeline", "definition") else run.c[name] for name in names(Run)]
-    found = select(*columns).join_from(run, backfill, backfill.c.id == run.c.backfill_id).where(run.c.id == id)
+    elsewhere = {
+        **{name: backfill.c[name] for name in ("pipeline", "definition")},
+        "backfill_state": backfill.c.state,
+        "cancel_requested_at": run_cancel.c.requested_at,
+    }
+    columns = [elsewhere[name] if name in elsewhere else run.c[name] for name in names(Run)]
+    of_backfill = run.join(backfill, backfill.c.id == run.c.backfill_id).outerjoin(run_cancel, ASKED)
+    found = select(*columns).select_from(of_backfill).where(run.c.id == id)
     row = conn.execute(found).first()
     return None if row is None else Run(*(*row[:-1], StoredDefinition(row[-1])))
 
@@ -234,8 +264,10 @@ def present_runs(
     return [NamedRun(*row) for row in conn.execute(found.order_by(run.c.interval_start).limit(limit))]
 
 
-def failed_runs(conn: Connection, backfill_id: str, limit: int) -> list[FailedRun]:
-    """Failed runs that were not retried, in logical-date order."""
+def failed_runs(
+    conn: Connection, backfill_id: str, limit: int, among: Collection[int] | None = None
+) -> list[FailedRun]:
+    """Failed runs that were not retried, in logical-date order; with ``among`` only those of these ids."""
     times = (run.c.interval_start, run.c.interval_end, run.c.finished_at)
     found = (
         select(run.c.id, *times, run.c.attempt, run.c.code_sha256, run.c.error, run.c.losses)
@@ -243,6 +275,8 @@ def failed_runs(conn: Connection, backfill_id: str, limit: int) -> list[FailedRu
         .order_by(run.c.interval_start)
         .limit(limit)
     )
+    if among is not None:
+        found = found.where(run.c.id == func.any(list(among)))
     rows = conn.execute(found).all()
     tasks = _failed_tasks(conn, [row.id for row in rows])
     whole = complete(conn, [row.error for row in rows])
@@ -266,6 +300,57 @@ def _failed_tasks(conn: Connection, runs: Sequence[int]) -> dict[int, list[Faile
     return tasks
 
 
+_first_failed = (
+    select(task_run.c.task, task_run.c.error)
+    .where(
+        task_run.c.run_id == run.c.id,
+        task_run.c.attempt == run.c.attempt,
+        task_run.c.state == TaskState.FAILED,
+        task_run.c.error.is_not(None),
+    )
+    .order_by(task_run.c.finished_at)
+    .limit(1)
+    .lateral("first_failed")
+)
+_error = func.coalesce(_first_failed.c.error, run.c.error, type_=JSONB())
+_line = func.left(func.split_part(_error["message"].astext, "\n", 1), LINE)
+# Dates, sizes, ids and ports differ from run to run.
+_alike = func.regexp_replace(_line, "[0-9a-fA-F]*[0-9][0-9a-fA-F]*", "#", "g")
+_EACH = (
+    select(
+        *(run.c.id, run.c.interval_start, _first_failed.c.task, _error["type"].astext.label("type")),
+        *(_line.label("line"), _alike.label("alike")),
+    )
+    .select_from(run.outerjoin(_first_failed, true()))
+    .where(has_failed(run))
+)
+
+
+def failures_of(conn: Connection, backfill_id: str) -> list[Failure]:
+    """The failed runs that were not retried, by their errors; most runs first, at most ``KINDS``."""
+    each = _EACH.where(run.c.backfill_id == backfill_id).subquery()
+
+    def first(column: ColumnElement[Any], most: int) -> ColumnElement[Any]:
+        of_earliest = aggregate_order_by(column, each.c.interval_start)
+        return func.array_agg(of_earliest, type_=ARRAY(column.type))[1:most]
+
+    found = (
+        select(
+            *(each.c.type, each.c.task, func.count(), func.max(each.c.interval_start)),
+            *(first(each.c.id, NAMED), first(each.c.interval_start, NAMED), first(each.c.line, 1)),
+        )
+        .group_by(each.c.type, each.c.task, each.c.alike)
+        .order_by(func.count().desc(), func.min(each.c.interval_start))
+        .limit(KINDS)
+    )
+    rows = conn.execute(found).all()
+    examples = {run.id: run for run in failed_runs(conn, backfill_id, KINDS, [ids[0] for *_, ids, _, _ in rows])}
+    return [
+        Failure(type, lines[0] or "", task, runs, last, [*map(NamedRun, ids, starts)], examples[ids[0]])
+        for type, task, runs, last, ids, starts, lines in rows
+    ]
+
+
 def _last(losses: dict[str, list[Loss]]) -> list[Loss]:
     return losses.get("last", [])
 
@@ -287,6 +372,8 @@ def describe_run(conn: Connection, of: Run) -> FullRun:
     return FullRun(
         **{**{name: getattr(of, name) for name in names(_Run)}, "error": error},
         timezone=of.definition.timezone,
+        backfill_state=of.backfill_state,
+        cancel_requested_at=of.cancel_requested_at,
         losses=_last(of.losses),
         replaced_changes=[
             each["name"] for each in (of.published or {}).get("outputs", ()) if each.get("replaced_change")

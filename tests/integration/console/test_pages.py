@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
-from tests.support.console import Web
+from tests.support.console import Web, start_console
+from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.terminal import Cli
 
@@ -102,6 +105,68 @@ def test_a_grid_with_gaps_says_where_its_intervals_end(web: Web, place: Installa
 GAPS = ["2019-01-01", "2019-01-05"]
 
 
+@pytest.mark.parametrize(
+    ("query", "there"),
+    [
+        ({"text": "NDE"}, True),
+        ({"text": "%"}, False),
+        ({"text": "p"}, True),
+        ({"requester": "AD"}, True),
+        ({"requester": "bob"}, False),
+        ({"day": "2020-01-10"}, True),
+        ({"day": "2020-01-11"}, False),
+        ({"since": "2020-01-01"}, True),
+        ({"since": "2999-01-01T00:00:00+02:00"}, False),
+        ({"until": "2020-01-01"}, False),
+        ({"until": "2999-01-01", "requester": "ada", "state": "failed", "text": ""}, True),
+    ],
+)
+def test_backfills_are_searched(web: Web, ended: str, query: dict[str, str], there: bool) -> None:
+    assert (ended in [each["id"] for each in web.get("/api/v1/backfills", **query)]) is there
+
+
+def test_failures_are_grouped_by_their_error_apart_from_numbers(web: Web, place: Installation, ended: str) -> None:
+    (found,) = web.get(f"/api/v1/backfills/{ended}")["failures"]
+    assert (found["type"], found["message"], found["task"], found["runs"]) == (
+        "ValueError",
+        "this day fails",
+        "extract",
+        2,
+    )
+    dates = [f"2020-01-{day:02}T00:00:00+00:00" for day in (3, 4)]
+    assert ([each["interval_start"] for each in found["named"]], found["last_interval"]) == (dates, dates[1])
+    assert found["example"]["id"] == found["named"][0]["id"]
+    # With what users' code says.
+    change = """
+        UPDATE task_run SET error = jsonb_build_object('type', 'E', 'message', %s || run_id || E': no file\nat 0xff')
+        WHERE run_id = %s AND task = 'extract' RETURNING run_id
+    """
+    first, second = (each["id"] for each in found["named"])
+    place.query(change, "shop 4 of ", first)
+    place.query(change, "shop 17 of ", second)
+    # Other addresses: answers are shared for a second.
+    (found,) = web.get(f"/api/v1/backfills/{ended}?failures=1")["failures"]
+    assert (found["message"], found["runs"]) == (f"shop 4 of {first}: no file", 2)
+    place.query(change, "another shop of ", second)
+    of = web.get(f"/api/v1/backfills/{ended}?failures=2")["failures"]
+    assert [(each["runs"], each["named"][0]["id"]) for each in of] == [(1, first), (1, second)]
+
+
+def test_coverage_is_the_present_state_of_each_interval(web: Web, place: Installation, ended: str) -> None:
+    found = web.get("/api/v1/pipelines/p/coverage")
+    day = found["starts"].index(int(datetime(2020, 1, 1, tzinfo=UTC).timestamp()))
+    assert (found["starts"][0], found["cut"]) == (int(datetime(2000, 1, 1, tzinfo=UTC).timestamp()), False)
+    assert found["states"][day - 1 : day + 11] == ".ssffssssss."
+    assert found["letters"]["."] == "never run"
+    runs = place.query("SELECT id FROM run WHERE backfill_id = %s ORDER BY interval_start", ended)
+    assert [found["runs"][day - 1], *found["runs"][day : day + 2]] == [0, *(run["id"] for run in runs[:2])]
+    assert (found["backfills"][found["backfill"][day]], found["backfill"][day - 1]) == (ended, -1)
+    assert found["codes"] == [] and found["finished"][day] > 0
+    place.apply(weekly := daily("weekly", schedule="0 0 * * 1", timezone="Europe/Berlin"))
+    until(lambda: len(web.get("/api/v1/pipelines")) == 2, "it is applied")
+    assert set(web.get(f"/api/v1/pipelines/{weekly.name}/coverage")["states"]) == {"."}
+
+
 def test_health_says_who_works_and_how_far_behind_it_is(web: Web, place: Installation, ended: str) -> None:
     place.wait_published()
     found = web.get("/api/v1/health")
@@ -113,7 +178,23 @@ def test_health_says_who_works_and_how_far_behind_it_is(web: Web, place: Install
     assert services["deadline-watcher"]["replicas"] == []
     until(lambda: web.get("/api/v1/health")["services"][0]["lag"] == 0, "the planner has read everything")
     assert [host["pool"] for host in found["hosts"]] == ["default"]
-    assert found["pools"][0]["pipelines"] == 1
+    assert found["pools"][0]["pipelines"] == len(web.get("/api/v1/pipelines"))
+
+
+def test_a_lag_has_an_age(installation: Installation) -> None:
+    planner = installation.start("backfill-planner")
+    web = start_console(installation)
+    until(lambda: web.get("/api/v1/health")["services"][0]["owned"] == 4, "the planner owns its shards")
+    planner.kill()
+    installation.publish(Topic.BACKFILL_REQUESTS, "waits", b"{}")
+    until(lambda: web.get("/api/v1/health")["services"][0]["lag"] == 1, "the message waits")
+    assert 0 <= web.get("/api/v1/health")["services"][0]["oldest_message_seconds"] < 60
+
+
+def test_a_review_is_compared_while_it_waits(web: Web, ended: str) -> None:
+    with web.events(f"/api/v1/backfills/{ended}/diff") as events:
+        (told,) = list(events)
+    assert (told.name, "did not ask for a review" in told.document["error"]) == ("problem", True)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +208,10 @@ def test_health_says_who_works_and_how_far_behind_it_is(web: Web, place: Install
         ("/api/v1/pipelines/flihgts", 404, "there is no pipeline 'flihgts'"),
         ("/api/v1/backfills?limit=0", 400, "limit=0: use a number from 1 to 10,000"),
         ("/api/v1/backfills?state=lost", 400, "state=lost: use one of running"),
+        ("/api/v1/backfills?since=yesterday", 400, "since: 'yesterday' is neither a date"),
+        ("/api/v1/backfills?day=2020-01-01T00:00:00Z", 400, "day=2020-01-01T00:00:00Z: use a date"),
+        ("/api/v1/pipelines/q/coverage", 404, "there is no pipeline 'q'"),
+        ("/api/v1/backfills/none/diff", 404, "there is no backfill"),
         ("/api/v1/nothing", 404, "the API has no /api/v1/nothing"),
         ("/api/backfills", 404, "the API has no /api/backfills: /api/v1/openapi.json lists"),
         ("/api/v1/backfills?pipeline=%00", 400, "the address has a NUL character"),
