@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 PEERS := .venv-peers
+SITE := .venv-site
 BIN := $(VENV)/bin
 DAYS ?= 365
 TABLE ?= folder
@@ -19,7 +20,7 @@ export RETROFILL_HOME ?= $(CURDIR)/.retrofill
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo check test verify chaos bench bench-peers lint types schemas tests archive lock clean
+.PHONY: help setup demo compose-demo check test verify chaos bench bench-peers lint types schemas tests archive docs lock clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,7 +48,7 @@ compose-demo: setup ## thirty days on containers, two replicas a service, some k
 check: setup lint types schemas ## the fast tier: lint, types, schemas, quick tests without servers, 50 simulated schedules
 	$(BIN)/python -m pytest --quiet --no-servers $(PARALLEL)
 
-test: setup ## what CI runs: all checks and tests (WORKERS=1: one after the other)
+test: setup ## what CI runs: all checks, and all tests except the long ones (WORKERS=1: one after the other)
 	@$(MAKE) --no-print-directory --jobs 3 tests lint schemas types
 
 # Tests often wait, so the checks beside them cost little time.
@@ -82,12 +83,21 @@ schemas: setup
 archive: setup
 	$(BIN)/python -m tests.support.jvm
 
+$(SITE)/.made: tools/site/requirements.lock
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/site/requirements.lock
+	@touch $@
+
+docs: $(SITE)/.made ## the documentation as a site, into site/; a broken link or anchor fails
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build
+
 lock: ## pin what is installed anew (needs uv)
 	uv pip compile requirements-build.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements-build.lock
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements.lock
 	cd tests/matrix && for each in 3.5:3.8 4.0:3.9 4.1:3.10 4.2:3.10 4.3:3.11; do uv pip compile spark-$${each%:*}.in --universal --python-version $${each#*:} --generate-hashes --no-emit-index-url --no-header -o spark-$${each%:*}.lock; done
+	cd tools/site && uv pip compile requirements.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -o requirements.lock
 	cd benchmarks/peers && uv pip compile requirements.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -o requirements.lock
 
 clean: ## remove the environment and the embedded stack's folder
 	[ ! -x $(BIN)/retrofill ] || $(BIN)/retrofill down
-	rm -rf $(VENV) $(PEERS) .retrofill
+	rm -rf $(VENV) $(PEERS) $(SITE) site .retrofill
