@@ -16,6 +16,7 @@ OWN = (
     "retrofill",
     "retrofill_core",
     "retrofill_tools",
+    "retrofill_client",
     "backfill_planner",
     "callback_runner",
     "deadline_watcher",

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from retrofill.errors import WrongUsage
 from retrofill_core.contract.base import MAX_INT, RunId
-from retrofill_core.domain.backfill import Budget
+from retrofill_core.domain.backfill import Budget, Publish
 from retrofill_core.domain.schedule import Bound, parse_bound
 from retrofill_tools.client.backfills import Search
 
@@ -110,6 +110,15 @@ class Approval(Body):
         ge=0,
         description="The review that is approved, as the page shows it: refused if another one has begun since",
     )
+
+
+class Undo(Body):
+    """How what an ended backfill replaced is restored."""
+
+    id: str | None = Field(None, description="The new backfill's id: the same id again undoes nothing twice")
+    from_: Bound | None = Field(None, alias="from", description="First logical date to undo; default: all")
+    to: Bound | None = Field(None, description="Last logical date to undo, inclusive; default: all")
+    publish: Publish = Field(Publish.AT_ONCE, description="review: what is restored waits for a review")
 
 
 class Resume(Body):

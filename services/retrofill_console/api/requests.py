@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from retrofill.errors import UserError, WrongUsage
 from retrofill_console.answers import Refused
-from retrofill_console.api.inputs import Approval, CallbackIds, NamedRuns, Places, Resume, limit
+from retrofill_console.api.inputs import Approval, CallbackIds, NamedRuns, Places, Resume, Undo, limit
 from retrofill_console.console import Console
 from retrofill_console.login import Viewer, needs
 from retrofill_core.contract.backfills import (
@@ -120,9 +120,12 @@ def retry(console: Console, id: str, _body: object, user: Viewer) -> Document:
     return {**command(console, str(uuid.uuid4()), again.request), "note": again.note}
 
 
-def undo(console: Console, id: str, _body: object, user: Viewer) -> Document:
+def undo(console: Console, id: str, body: Undo, user: Viewer) -> Document:
     """By a new backfill."""
-    return command(console, str(uuid.uuid4()), BackfillUndoRequested(undoes=id, triggered_by=user.name))
+    request = BackfillUndoRequested(
+        undoes=id, from_=body.from_, to=body.to, publish=body.publish, triggered_by=user.name
+    )
+    return command(console, body.id or str(uuid.uuid4()), request)
 
 
 def cancel_runs(console: Console, body: NamedRuns, _user: Viewer) -> Document:

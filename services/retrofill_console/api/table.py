@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from retrofill_console.answers import JSON
 from retrofill_console.api import logs, pages, requests, reviews
-from retrofill_console.api.inputs import Approval, CallbackIds, Entry, NamedRuns, Nothing, Places, Resume
+from retrofill_console.api.inputs import Approval, CallbackIds, Entry, NamedRuns, Nothing, Places, Resume, Undo
 from retrofill_console.live import STREAM
 from retrofill_core.contract.backfills import BackfillChangeRequested, BackfillRequested
 from retrofill_core.domain.backfill import BackfillState
@@ -168,7 +168,7 @@ ASKS = (
         Approval,
         Role.PUBLISH,
     ),
-    Ask("/api/v1/backfills/{id}/undo", "Restore what an ended backfill replaced", requests.undo, Nothing, Role.PUBLISH),
+    Ask("/api/v1/backfills/{id}/undo", "Restore what an ended backfill replaced", requests.undo, Undo, Role.PUBLISH),
     Ask("/api/v1/backfills/{id}/discard", "Cancel a backfill in review", requests.discard, Nothing, Role.PUBLISH),
     Ask("/api/v1/backfills/{id}/cancel", "Cancel all runs that have not ended", requests.cancel, Nothing, Role.REQUEST),
     Ask(
