@@ -17,7 +17,7 @@ def every_page(installation: Installation) -> list[str]:
     installation.wait_state(id, "failed")
     run = installation.value("SELECT id FROM run WHERE state = 'failed'")
     lists = ("pipelines", "pipelines/orders", "deadlines", "callbacks", "dead-letters", "health", "nowhere")
-    form = "/ask?pipeline=orders&from=2024-01-01&to=2024-03-20"
+    form = "/new?pipeline=orders&from=2024-01-01&to=2024-03-20"
     return ["/", f"/backfills/{id}", f"/runs/{run}", form, *(f"/{each}" for each in lists)]
 
 

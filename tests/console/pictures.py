@@ -88,6 +88,11 @@ def bad_letter(made: Stack) -> None:
 def prepared(made: Stack) -> dict[str, str]:
     """Backfills that ended, and two that run. Returns the path of each page."""
     made.create("orders_daily", "2022-05-01", "2022-06-15", "orders-may", "--watch")
+    for id, more in (("prices", ()), ("prices-again", ("--reprocess", "completed", "--review"))):
+        conf = json.dumps({"out": str(made.home / "prices"), "corrected": id == "prices-again"})
+        made.create("prices_daily", "2024-06-01", "2024-06-30", id, "--conf", conf, *more)
+        if id == "prices":
+            made.run("backfill", "watch", id)
     made.create("invoices_monthly", "2018-01-01", "2023-12-31", "invoices-again")
     made.create("orders_daily", "2023-01-01", "2023-12-31", "orders-2023", "--on-run-failure", "continue")
     bad_letter(made)
@@ -96,7 +101,7 @@ def prepared(made: Stack) -> dict[str, str]:
     return {
         "backfills": "/",
         "backfill-days": "/backfills/orders-2024",
-        "ask": "/ask?pipeline=orders_daily&from=2022-03-01&to=2022-08-31",
+        "ask": "/new?pipeline=orders_daily&from=2022-03-01&to=2022-08-31",
         "backfill-hours": "/backfills/sensors-spring",
         "health": "/health",
         "pipelines": "/pipelines",
@@ -104,6 +109,7 @@ def prepared(made: Stack) -> dict[str, str]:
         "deadlines": "/deadlines?state=missed",
         "callbacks": "/callbacks",
         "dead-letters": "/dead-letters",
+        "review": "/backfills/prices-again",
         "run": "/runs/" + failed_run(made),
     }
 
@@ -128,8 +134,17 @@ def take(browser: Browser, url: str, name: str, path: str) -> None:
         settled(page)
         if name == "backfill-hours":
             expect(page.get_by_role("progressbar").first).to_have_attribute("aria-valuenow", HALFWAY, timeout=600_000)
+        if name == "review":
+            compared(page)
         page.screenshot(path=PICTURES / f"{name}-{scheme}.png", animations="disabled", full_page=name == "run")
         page.close()
+
+
+def compared(page: Page) -> None:
+    """The comparison of a review is there."""
+    page.get_by_role("button", name="Compare").click()
+    expect(page.get_by_role("button", name="Compare again")).to_be_visible(timeout=120_000)
+    page.get_by_role("heading", name="Review").scroll_into_view_if_needed()
 
 
 def settled(page: Page) -> None:

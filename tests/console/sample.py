@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from retrofill import Deadline, Pipeline, Reference
@@ -97,3 +99,20 @@ def collect(run: Any) -> None:
 @invoices.task(after=collect)
 def send(run: Any) -> None:
     time.sleep(0.05)
+
+
+prices = Pipeline(
+    "prices_daily", schedule="@daily", start="2024-01-01", timezone="Europe/Berlin", max_active_runs=2, batch_size=10
+)
+
+
+@prices.task
+def quote(run: Any) -> None:
+    """Prices of a day, to be reviewed before readers see them: a correction, and a day that has more of them."""
+    day = run.interval.start.day
+    folder = Path(run.stage(f"{run.conf['out']}/day={run.interval.start:%Y-%m-%d}"))
+    folder.mkdir(parents=True, exist_ok=True)
+    corrected = bool(run.conf.get("corrected")) and day > 6
+    rows = 90 + day + (14 if corrected and day == 17 else 0)
+    lines = [json.dumps({"id": n, "price": (n * 37 + day) % 100 + (0.5 if corrected else 0)}) for n in range(rows)]
+    (folder / "prices.json").write_text("\n".join(lines) + "\n")

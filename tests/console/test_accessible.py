@@ -53,16 +53,16 @@ def test_no_page_has_a_serious_finding(installation: Installation, console: Web,
 def test_a_backfill_can_be_asked_for_with_keys_alone(installation: Installation, console: Web, page: Page) -> None:
     started(installation)
     installation.apply(daily("orders"))
-    page.goto("/ask")
+    page.goto("/new")
     page.get_by_label("Pipeline").focus()
     page.keyboard.press("Tab")
     page.keyboard.type("2024-01-01")
     page.keyboard.press("Tab")
     page.keyboard.type("2024-01-02")
-    expect(page.get_by_role("button", name="Request 2 runs")).to_be_enabled()
+    expect(page.get_by_role("button", name="Create 2 runs")).to_be_enabled()
     for _ in range(40):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "Request 2 runs":
+        if page.evaluate("document.activeElement.textContent") == "Create 2 runs":
             break
     page.keyboard.press("Enter")
     expect(page.locator(".page-head .badge")).to_have_text("succeeded")

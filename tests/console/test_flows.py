@@ -45,7 +45,7 @@ def test_a_backfill_is_asked_for_watched_and_retried(installation: Installation,
         "retrofill backfill create orders --from 2024-01-01 --to 2024-01-10"
     )
     assert installation.query("SELECT 1 FROM backfill") == [], "a dry run writes nothing"
-    beside.get_by_role("button", name="Request 10 runs").click()
+    beside.get_by_role("button", name="Create 10 runs").click()
 
     expect(page).to_have_url(re.compile(r"/backfills/[0-9a-f-]{36}$"))
     id = page.url.rpartition("/")[2]
@@ -54,22 +54,43 @@ def test_a_backfill_is_asked_for_watched_and_retried(installation: Installation,
     expect(page.get_by_role("progressbar", name="Progress", exact=True)).to_have_attribute(
         "aria-valuetext", re.compile("9 succeeded")
     )
-    expect(page.locator(".failure summary")).to_have_text("ValueError: this day fails")
+    expect(page.locator(".failure summary")).to_have_text("extract: ValueError: this day fails")
     assert installation.wait_state(id, "failed")
 
     page.get_by_role("region", name="Failed runs").get_by_role("link", name="2024-01-05").click()
     expect(page.get_by_role("heading", name=re.compile("2024-01-05 run"))).to_be_visible()
     expect(page.get_by_role("img", name="extract; totals after extract")).to_be_visible()
     expect(page.get_by_role("region", name="Errors").get_by_text("this day fails")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("Timeline: .*extract: failed"))).to_be_visible()
+    form = page.get_by_role("link", name="Run again…")
+    expect(form).to_have_attribute("href", re.compile("from=2024-01-05&to=2024-01-05"))
 
     page.go_back()
     page.get_by_role("button", name="Request again what failed").click()
     expect(page).not_to_have_url(re.compile(id))
     again = page.url.rpartition("/")[2]
     assert installation.wait_state(again, "failed")
-    expect(page.locator(".failure summary")).to_have_text("ValueError: this day fails")
+    expect(page.locator(".failure summary")).to_have_text("extract: ValueError: this day fails")
     (row,) = installation.query("SELECT runs FROM backfill WHERE id = %s", again)
     assert row["runs"] == 1
+
+    # What is searched for is in the address.
+    page.goto("/")
+    rows = page.get_by_role("table", name="Backfills").get_by_role("row")
+    expect(rows).to_have_count(3)
+    page.get_by_label("Search").fill(again[:8])
+    expect(rows).to_have_count(2)
+    page.reload()
+    expect(rows).to_have_count(2)
+    page.get_by_role("search").get_by_label("State").select_option("active")
+    expect(page.get_by_text("No backfills like that.")).to_be_visible()
+
+    page.goto("/pipelines/orders")
+    coverage = page.get_by_role("region", name="Coverage")
+    expect(coverage.locator(".legend")).to_contain_text(re.compile("9 succeeded.*1 failed.*never run"))
+    coverage.get_by_role("application").focus()
+    page.keyboard.press("Shift+ArrowDown")
+    expect(coverage.get_by_role("link", name="Run what is missing…")).to_be_visible()
 
     # As if a Spark server had taken the last attempt along.
     lost = "UPDATE attempt SET error = %s WHERE backfill_id = %s RETURNING id"
@@ -84,18 +105,18 @@ def test_an_overlap_is_shown_before_it_is_asked_for(installation: Installation, 
     installation.apply(daily("orders"))
     id = installation.request("orders", "2024-01-01", "2024-01-10")
     installation.outcome(id)
-    page.goto("/ask?pipeline=orders&from=2024-01-05&to=2024-01-20")
+    page.goto("/new?pipeline=orders&from=2024-01-05&to=2024-01-20")
     beside = page.get_by_role("region", name="Dry run")
     expect(beside.get_by_role("alert")).to_contain_text("overlap")
     expect(beside.get_by_role("link", name=id)).to_be_visible()
-    expect(beside.get_by_role("button", name="Request it")).to_be_disabled()
+    expect(beside.get_by_role("button", name="Create backfill")).to_be_disabled()
 
 
 @pytest.mark.long
 def test_a_wrong_form_says_what_is_wrong(installation: Installation, console: Web, page: Page) -> None:
     installation.start("backfill-planner")
     installation.apply(daily("orders"))
-    page.goto("/ask")
+    page.goto("/new")
     page.get_by_label("From").fill("2024-01-41")
     page.get_by_label("To", exact=True).fill("2024-02-01")
     expect(page.get_by_role("alert")).to_contain_text("from: day is out of range for month")
@@ -117,7 +138,7 @@ def test_a_range_is_selected_with_keys_and_cancelled(installation: Installation,
     expect(page.get_by_role("group", name="Selected intervals")).to_contain_text("2024-01-27 – 2024-01-31")
     page.get_by_role("button", name="Cancel 5").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel them").click()
-    expect(page.locator(".legend")).to_contain_text("5 cancelled")
+    expect(page.locator(".legend")).to_contain_text("5 canceled")
     assert installation.runs_by_state(id)["cancelled"] == 5
 
     # The same without seeing the grid.
@@ -138,9 +159,21 @@ def test_pause_resume_and_cancel(installation: Installation, console: Web, page:
     expect(badge).to_have_text("paused")
     page.get_by_role("button", name="Resume").click()
     expect(badge).to_have_text("running")
+    concurrency = page.get_by_label("Concurrency")
+    concurrency.fill("3")
+    page.get_by_role("button", name="Change").click()
+    expect(page.get_by_text("Concurrency: 3.")).to_be_visible()
+    until(lambda: installation.runs_by_state(id).get("running") == 3, "three are live")
+
+    run = installation.value("SELECT min(id) FROM run WHERE state = 'running'")
+    page.goto(f"/runs/{run}")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel it").click()
+    expect(badge).to_have_text("canceled")
+    page.goto(f"/backfills/{id}")
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel them").click()
-    expect(badge).to_have_text("cancelled")
+    expect(badge).to_have_text("canceled")
 
 
 @pytest.mark.long
@@ -151,10 +184,10 @@ def test_a_click_on_a_cell_opens_its_run(installation: Installation, console: We
     installation.wait_state(id, "succeeded")
     page.goto(f"/backfills/{id}")
     canvas = page.locator(".grid-box canvas")
-    # The second week's Wednesday: cells of twenty pixels below twenty of labels.
-    canvas.hover(position={"x": 30, "y": 70})
+    # The second week's Wednesday: cells of 32 pixels below twenty of labels.
+    canvas.hover(position={"x": 48, "y": 100})
     expect(page.locator(".hint")).to_contain_text("2024-01-10")
-    canvas.click(position={"x": 30, "y": 70})
+    canvas.click(position={"x": 48, "y": 100})
     expect(page.get_by_role("heading", name=re.compile("2024-01-10 run"))).to_be_visible()
 
 
@@ -191,15 +224,15 @@ def test_a_request_that_was_refused_can_be_made_otherwise(installation: Installa
     page.goto("/")
     ask(page, "2024-01-01", "2024-01-10")
     beside = page.get_by_role("region", name="Dry run")
-    expect(beside.get_by_role("button", name="Request 10 runs")).to_be_enabled()
+    expect(beside.get_by_role("button", name="Create 10 runs")).to_be_enabled()
     # Somebody else is faster.
     other = installation.request("orders", "2024-01-05", "2024-01-05")
     installation.outcome(other)
-    beside.get_by_role("button", name="Request 10 runs").click()
+    beside.get_by_role("button", name="Create 10 runs").click()
     expect(beside.get_by_role("alert")).to_contain_text(f"backfill {other} of orders is running")
     page.get_by_label("From").fill("2024-02-01")
     page.get_by_label("To", exact=True).fill("2024-02-03")
-    beside.get_by_role("button", name="Request 3 runs").click()
+    beside.get_by_role("button", name="Create 3 runs").click()
     expect(page).to_have_url(re.compile(r"/backfills/[0-9a-f-]{36}$"))
     installation.wait_published()
     assert installation.events(Topic.DEAD_LETTERS) == []
@@ -250,13 +283,17 @@ def test_a_review_is_asked_for_and_published_on_its_page(
     page.get_by_label("Publish only after a review").check()
     beside = page.get_by_role("region", name="Dry run")
     expect(beside.locator(".copies pre")).to_contain_text("--review")
-    beside.get_by_role("button", name="Request 3 runs").click()
+    beside.get_by_role("button", name="Create 3 runs").click()
     # By events, without a reload.
     expect(page.locator(".page-head .badge")).to_have_text("in review")
     expect(page.get_by_role("progressbar", name="Progress", exact=True)).to_have_attribute(
         "aria-valuetext", re.compile("3 staged")
     )
     assert list(tmp_path.glob("day=*")) == []
+    review = page.get_by_role("region", name="Review")
+    review.get_by_role("button", name="Compare").click()
+    # Here is no Spark.
+    expect(review.get_by_role("alert")).to_contain_text("set RETROFILL_SPARK_REMOTE to a server")
     expect(page.get_by_role("button", name="Discard")).to_be_visible()
     page.get_by_role("button", name="Publish").click()
     expect(page.locator(".page-head .badge")).to_have_text("succeeded")

@@ -75,5 +75,5 @@ def test_who_is_logged_out_logs_in_again_on_the_same_page(
     log_in()
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel them").click()
-    expect(page.locator(".page-head .badge")).to_contain_text("cancell")
+    expect(page.locator(".page-head .badge")).to_contain_text("cancel")
     context.close()

@@ -90,4 +90,4 @@ def test_a_change_is_seen_by_its_event_alone(installation: Installation, console
     # The page cannot be read again.
     page.route("**/api/v1/backfills/**", lambda route: route.abort())
     installation.publish(Topic.BACKFILL_REQUESTS, id, RunCancelRequested(intervals=(date(2024, 1, 4),)))
-    expect(page.locator(".legend")).to_contain_text("1 cancelled")
+    expect(page.locator(".legend")).to_contain_text("1 canceled")

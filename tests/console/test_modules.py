@@ -195,17 +195,191 @@ def test_durations_are_short(files: Page, seconds: float, text: str) -> None:
     assert files.evaluate("async (s) => (await import('/static/lib/format.js')).duration(s)", seconds) == text
 
 
+# As the command line writes them.
+RANGES = [
+    ("2024-02-29T23:00Z", "2024-03-31T22:00Z", "Europe/Berlin", "2024-03-01 – 2024-03-31"),
+    ("2024-03-30T23:00Z", "2024-03-31T22:00Z", "Europe/Berlin", "2024-03-31"),
+    ("2024-03-01T05:00Z", "2024-03-01T07:00Z", "Europe/Berlin", "2024-03-01 06:00 – 07:59"),
+]
+
+
+@pytest.mark.parametrize(("start", "end", "zone", "text"), RANGES)
+def test_a_range_includes_both_ends(files: Page, start: str, end: str, zone: str, text: str) -> None:
+    call = "async ([start, end, zone]) => (await import('/static/lib/format.js')).range(start, end, zone)"
+    assert files.evaluate(call, [start, end, zone]) == text
+
+
 @pytest.mark.parametrize(
-    ("start", "end", "text"),
+    ("at", "text"),
     [
-        ("2024-02-29T23:00Z", "2024-03-31T22:00Z", "2024-03-01 – 2024-03-31"),
-        ("2024-03-30T23:00Z", "2024-03-31T22:00Z", "2024-03-31"),
-        ("2024-03-01T05:00Z", "2024-03-01T07:00Z", "2024-03-01 06:00 – 2024-03-01 08:00"),
+        ("2024-05-10T12:00:00Z", "now"),
+        ("2024-05-10T11:59:51Z", "9 s ago"),
+        ("2024-05-10T11:55:10Z", "4 min ago"),
+        ("2024-05-10T14:00:00Z", "in 2 h"),
+        ("2024-05-08T10:00:00Z", "2 d ago"),
+        ("2024-03-01T10:00:00Z", "2024-03-01"),
     ],
 )
-def test_a_range_of_whole_days_is_named_as_requests_name_it(files: Page, start: str, end: str, text: str) -> None:
-    call = "async ([start, end]) => (await import('/static/lib/format.js')).range(start, end, 'Europe/Berlin')"
-    assert files.evaluate(call, [start, end]) == text
+def test_a_moment_is_said_by_its_distance_unless_that_is_long(files: Page, at: str, text: str) -> None:
+    call = "async (at) => (await import('/static/lib/format.js')).relative(at, Date.parse('2024-05-10T12:00:00Z'))"
+    assert files.evaluate(call, at) == text
+
+
+def test_what_is_counted_and_what_is_drawn_is_from_one_reading(files: Page) -> None:
+    found = files.evaluate(
+        """async () => {
+            const { GridData } = await import('/static/grid/data.js');
+            const { asDrawn } = await import('/static/pages/backfill.js');
+            const letters = { s: 'succeeded', f: 'failed', '-': 'already exists' };
+            const grid = new GridData({ starts: [0, 1, 2, 3], end: 4, states: 'ssf-', letters, timezone: 'UTC' });
+            const facts = { runs: 3, by_state: { succeeded: 1, queued: 2 } };
+            return [asDrawn(facts, grid).by_state, asDrawn(facts, null).by_state];
+        }"""
+    )
+    assert found == [{"succeeded": 2, "failed": 1}, {"succeeded": 1, "queued": 2}]
+
+
+def test_a_search_is_an_address(files: Page) -> None:
+    call = """async (wanted) => {
+        const { pathOf } = await import('/static/pages/backfills.js');
+        return pathOf(wanted, Date.parse('2024-05-10T12:34:56Z'));
+    }"""
+    wanted = {"text": "a&b", "state": "ended", "requested": "day", "day": "2024-03-05", "pipeline": "", "limit": 50}
+    assert files.evaluate(call, wanted) == (
+        "/api/v1/backfills?text=a%26b&day=2024-03-05&since=2024-05-09T12%3A00%3A00Z&limit=50"
+        "&state=succeeded&state=failed&state=cancelled"
+    )
+    assert files.evaluate(call, {"state": "paused"}) == "/api/v1/backfills?limit=50&state=paused"
+
+
+def test_attempts_and_tasks_are_bars_in_the_order_of_their_begins(files: Page) -> None:
+    attempt = {"host": "h", "mode": "each", "began_at": None, "ended_at": None, "outcome": None, "state": "starting"}
+    task = {"attempt": 1, "try_number": 1, "finished_at": None}
+    run = {
+        "attempts": [
+            {**attempt, "id": 1, "claimed_at": "1970-01-01T00:00:10Z", "began_at": "1970-01-01T00:00:12Z"}
+            | {"ended_at": "1970-01-01T00:00:20Z", "outcome": "lost", "state": "ended"},
+            {**attempt, "id": 2, "claimed_at": "1970-01-01T00:00:30Z"},
+        ],
+        "tasks": [
+            {**task, "task": "load", "state": "running", "started_at": "1970-01-01T00:00:15Z", "try_number": 2},
+            {**task, "task": "later", "state": "none", "started_at": None},
+        ],
+    }
+    found = files.evaluate("async (run) => (await import('/static/pages/timeline.js')).barsOf(run, 40)", run)
+    assert [(each["name"], each["from"], each["began"], each["to"], each["state"], each["note"]) for each in found] == [
+        ("attempt 1", 10, 12, 20, "lost", "h"),
+        ("load", 15, 15, 40, "running", "try 2"),
+        ("attempt 2", 30, 40, 40, "starting", "h"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("length", "ticks"),
+    [
+        (0.5, [0, 0.1, 0.2, 0.3, 0.4, 0.5]),
+        (42, [0, 10, 20, 30, 40]),
+        (3600, [0, 600, 1200, 1800, 2400, 3000, 3600]),
+        (86_400 * 9, [0, 2 * 86_400, 4 * 86_400, 6 * 86_400, 8 * 86_400]),
+    ],
+)
+def test_an_axis_has_a_few_round_ticks(files: Page, length: float, ticks: list[float]) -> None:
+    found = files.evaluate("async (length) => (await import('/static/pages/timeline.js')).ticksOf(length)", length)
+    assert found == pytest.approx(ticks)
+
+
+def output(**of: Any) -> dict[str, Any]:
+    """A line of a comparison, in which nothing changes."""
+    side: dict[str, Any] = {"rows": 3, "bytes": None, "columns": {}}
+    same = {"changed_by_others": False, "row_change": 0, "changed_columns": [], "staged": side, "published": side}
+    return {"run_id": 1, "interval_start": "2024-01-01T00:00:00+00:00", "output": "t", **same, **of}
+
+
+def column(**of: Any) -> dict[str, Any]:
+    return {"nulls": 0, "total": None, "least": None, "greatest": None, **of}
+
+
+@pytest.mark.parametrize(
+    ("of", "text"),
+    [
+        ({}, "the same figures"),
+        ({"published": None}, "it is new"),
+        ({"staged": {"rows": 0, "columns": {}}}, "it becomes empty"),
+        (
+            {
+                "changed_columns": ["price", "note", "gone"],
+                "published": {"rows": 1, "columns": {"price": column(total=1.5, least="1"), "gone": column()}},
+                "staged": {"rows": 1, "columns": {"price": column(total=20000, least="1", nulls=2), "note": column()}},
+            },
+            "price: nulls 0 → 2, sum 1.5 → 20,000; note: only staged; gone: only published",
+        ),
+        (
+            {
+                "changed_columns": [f"c{n}" for n in range(8)],
+                "published": {"rows": 1, "columns": {f"c{n}": column() for n in range(8)}},
+                "staged": {"rows": 1, "columns": {}},
+            },
+            "; ".join([f"c{n}: only published" for n in range(6)]) + "; 2 more columns",
+        ),
+    ],
+)
+def test_what_a_review_changes_is_said_in_words(files: Page, of: dict[str, Any], text: str) -> None:
+    found = files.evaluate("async (row) => (await import('/static/pages/review.js')).whatOf(row)", output(**of))
+    assert found == text
+
+
+def test_the_largest_changes_of_a_review_are_first(files: Page) -> None:
+    rows = [
+        output(run_id=1, interval_start="2024-01-02T00:00:00Z"),
+        output(run_id=2),
+        output(run_id=3, changed_columns=["a"]),
+        output(run_id=4, row_change=-5),
+        output(run_id=5, row_change=2),
+        output(run_id=6, changed_by_others=True),
+    ]
+    call = "async (rows) => (await import('/static/pages/review.js')).sorted(rows).map((row) => row.run_id)"
+    assert files.evaluate(call, rows) == [6, 4, 5, 3, 2, 1]
+
+
+def test_a_review_is_shown_as_a_table_of_what_changes(files: Page) -> None:
+    shown = """async (rows) => {
+        const { render, html } = await import('/static/vendor/preact.js');
+        const { Changes } = await import('/static/pages/review.js');
+        const box = document.createElement('div');
+        render(html`<${Changes} rows=${rows} zone="America/New_York" />`, box);
+        const text = (each) => each.textContent.trim();
+        const cells = [...box.querySelectorAll('tbody tr')].map((row) => [...row.cells].map(text));
+        return [text(box.querySelector('.review-head > span')), cells];
+    }"""
+    more = output(row_change=-2, interval_start="2024-01-01T05:00:00Z", changed_by_others=True)
+    head, rows = files.evaluate(shown, [output(), more])
+    assert head == "1 of 2 outputs changes, −2 rows"
+    said = "somebody has changed the published one since it was compared the same figures"
+    assert rows == [["2024-01-01", "t", "3 rows", "3 rows", "−2", said]]
+
+
+def test_coverage_tells_other_code_apart_and_counts_each(files: Page) -> None:
+    sent = {
+        "starts": [0, 10, 20, 30, 40],
+        "end": 50,
+        "states": "ssf.s",
+        "letters": {"s": "succeeded", "f": "failed", ".": "never run"},
+        "codes": ["new", "old"],
+        "code": [1, 0, 1, -1, -1],
+        "present_code": "new",
+        "finished": [100, 300, 200, 0, 50],
+    }
+    call = """async (sent) => {
+        const { byPresentCode, codesOf } = await import('/static/pages/coverage.js');
+        return [byPresentCode(sent).states, byPresentCode({ ...sent, present_code: null }).states, codesOf(sent)];
+    }"""
+    states, not_shipped, codes = files.evaluate(call, sent)
+    assert (states, not_shipped) == ("Osf.s", "ssf.s")
+    assert codes == [
+        {"code": "new", "present": True, "intervals": 1, "from": 10, "to": 20, "finished": 300},
+        {"code": "old", "present": False, "intervals": 2, "from": 0, "to": 30, "finished": 200},
+        {"code": None, "present": False, "intervals": 1, "from": 40, "to": 50, "finished": 50},
+    ]
 
 
 def test_outputs_are_named_and_tables_say_where_rows_are_staged(files: Page) -> None:

@@ -4,8 +4,8 @@ import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./v
 import { get, post, whenLoggedOut } from "./lib/api.js";
 import { useLiveState } from "./lib/hooks.js";
 import { start } from "./lib/live.js";
+import { showExact, useTimes } from "./lib/times.js";
 import { here, match, onMove, takeOverLinks } from "./router.js";
-import { Ask } from "./pages/ask.js";
 import { Backfill } from "./pages/backfill.js";
 import { Backfills } from "./pages/backfills.js";
 import { Callbacks } from "./pages/callbacks.js";
@@ -13,13 +13,14 @@ import { DeadLetters } from "./pages/dead-letters.js";
 import { Deadlines } from "./pages/deadlines.js";
 import { Health } from "./pages/health.js";
 import { Login } from "./pages/login.js";
+import { New } from "./pages/new.js";
 import { Pipeline } from "./pages/pipeline.js";
 import { Pipelines } from "./pages/pipelines.js";
 import { Run } from "./pages/run.js";
 
 const PAGES = [
   ["", Backfills, "/"], ["/backfills", Backfills, "/"], ["/backfills/:id", Backfill, "/"], ["/runs/:id", Run, "/"],
-  ["/ask", Ask, "/ask"], ["/pipelines", Pipelines, "/pipelines"], ["/pipelines/:name", Pipeline, "/pipelines"],
+  ["/new", New, "/new"], ["/pipelines", Pipelines, "/pipelines"], ["/pipelines/:name", Pipeline, "/pipelines"],
   ["/deadlines", Deadlines, "/deadlines"], ["/callbacks", Callbacks, "/callbacks"], ["/dead-letters", DeadLetters, "/dead-letters"],
   ["/health", Health, "/health"],
 ];
@@ -46,6 +47,11 @@ function Safe({ page: Page, values, query }) {
   return html`<${Page} ...${values} query=${query} />`;
 }
 
+function Times() {
+  const shown = useTimes();
+  return html`<button type="button" class="link" aria-pressed=${shown} onClick=${() => showExact(!shown)}>Exact times</button>`;
+}
+
 function Shell({ session, onLogout }) {
   const [at, setAt] = useState(here);
   const main = useRef(null);
@@ -68,10 +74,10 @@ function Shell({ session, onLogout }) {
       <span class=${`live ${live}`} role="status">${LIVE[live]}</span>
       ${session.user && html`<span class="muted">${session.user}</span>`}
       ${session.login === "token" && html`<button type="button" class="small" onClick=${onLogout}>Log out</button>`}
-      <a class="button primary" href="/ask" aria-current=${link === "/ask" ? "page" : null}>New backfill</a>
+      <a class="button primary" href="/new" aria-current=${link === "/new" ? "page" : null}>New backfill</a>
     </header>
     <main id="content" ref=${main} tabindex="-1"><${Safe} key=${at.path} page=${page} values=${values} query=${at.query} /></main>
-    <footer class="muted">Retrofill ${session.version} · <a href="/api/v1/openapi.json">API</a></footer>`;
+    <footer class="muted">Retrofill ${session.version} · <a href="/api/v1/openapi.json">API</a> · <${Times} /></footer>`;
 }
 
 function App() {

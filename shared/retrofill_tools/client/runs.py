@@ -173,14 +173,15 @@ class FailedRun:
 class Failure:
     """The failed runs with one error, apart from the numbers in its message, of which the earliest is the ``example``.
 
-    ``task``: the one that failed first, if one did. ``named``: the runs, or the first ``NAMED`` of them.
+    ``task``: the one that failed first, if one did. ``named``: the runs, or the first ``NAMED`` of them. ``range_end``: of
+    their latest interval.
     """
 
     type: str | None
     message: str
     task: str | None
     runs: int
-    last_interval: datetime
+    range_end: datetime
     named: list[NamedRun]
     example: FailedRun
 
@@ -318,7 +319,13 @@ _line = func.left(func.split_part(_error["message"].astext, "\n", 1), LINE)
 _alike = func.regexp_replace(_line, "[0-9a-fA-F]*[0-9][0-9a-fA-F]*", "#", "g")
 _EACH = (
     select(
-        *(run.c.id, run.c.interval_start, _first_failed.c.task, _error["type"].astext.label("type")),
+        *(
+            run.c.id,
+            run.c.interval_start,
+            run.c.interval_end,
+            _first_failed.c.task,
+            _error["type"].astext.label("type"),
+        ),
         *(_line.label("line"), _alike.label("alike")),
     )
     .select_from(run.outerjoin(_first_failed, true()))
@@ -336,7 +343,7 @@ def failures_of(conn: Connection, backfill_id: str) -> list[Failure]:
 
     found = (
         select(
-            *(each.c.type, each.c.task, func.count(), func.max(each.c.interval_start)),
+            *(each.c.type, each.c.task, func.count(), func.max(each.c.interval_end)),
             *(first(each.c.id, NAMED), first(each.c.interval_start, NAMED), first(each.c.line, 1)),
         )
         .group_by(each.c.type, each.c.task, each.c.alike)
@@ -346,8 +353,8 @@ def failures_of(conn: Connection, backfill_id: str) -> list[Failure]:
     rows = conn.execute(found).all()
     examples = {run.id: run for run in failed_runs(conn, backfill_id, KINDS, [ids[0] for *_, ids, _, _ in rows])}
     return [
-        Failure(type, lines[0] or "", task, runs, last, [*map(NamedRun, ids, starts)], examples[ids[0]])
-        for type, task, runs, last, ids, starts, lines in rows
+        Failure(type, lines[0] or "", task, runs, end, [*map(NamedRun, ids, starts)], examples[ids[0]])
+        for type, task, runs, end, ids, starts, lines in rows
     ]
 
 

@@ -164,7 +164,7 @@ export function within(layout, from, to) {
   return layout.sorted ? [firstOf(layout.column, from), firstOf(layout.column, to)] : [0, layout.column.length];
 }
 
-export const SIZES = [4, 6, 9, 12, 16, 20];
+export const SIZES = [4, 6, 9, 12, 16, 20, 26, 32];
 
 /** The largest size of a cell at which all columns fit into `width` and rows into `height`; else a small, readable one. */
 export function fittingSize(layout, width, height) {

@@ -2,7 +2,7 @@
 
 import { html, useLayoutEffect, useRef } from "../vendor/preact.js";
 import { number } from "../lib/format.js";
-import { RUN_STATES } from "../lib/states.js";
+import { RUN_STATES, wordOf } from "../lib/states.js";
 import { drawCell, palette } from "./paint.js";
 
 const SIDE = 12;
@@ -12,7 +12,7 @@ export function Legend({ counts, names = {} }) {
   const there = Object.keys(counts).sort((a, b) => order(a) - order(b));
   return html`
     <ul class="legend">
-      ${there.map((state) => html`<li key=${state}><${Swatch} state=${state} /><span class="number">${number(counts[state])}</span> ${names[state] ?? state}</li>`)}
+      ${there.map((state) => html`<li key=${state}><${Swatch} state=${state} /><span class="number">${number(counts[state])}</span> ${names[state] ?? wordOf(state)}</li>`)}
     </ul>`;
 }
 

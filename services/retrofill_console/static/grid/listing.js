@@ -2,6 +2,7 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { number } from "../lib/format.js";
+import { wordOf } from "../lib/states.js";
 import { Badge, Table } from "../parts/parts.js";
 
 const PAGE = 100;
@@ -21,7 +22,7 @@ export function Listing({ data, version, titleOf, hrefOf, columns }) {
       <div class="row">
         <label>State <select value=${state} onChange=${(event) => { setState(event.target.value); setPage(0); }}>
           <option value="">all</option>
-          ${Object.keys(data.counts()).map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
+          ${Object.keys(data.counts()).map((name) => html`<option key=${name} value=${name}>${wordOf(name)}</option>`)}
         </select></label>
         <span class="muted">${number(places.length)} intervals</span>
         <span class="spring"></span>

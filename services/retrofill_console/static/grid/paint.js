@@ -1,6 +1,6 @@
 // Draws cells on a canvas. A state has a color and a mark, so that it is told without colors too.
 
-import { colorOf, RUN_STATES } from "../lib/states.js";
+import { COLORED, colorOf } from "../lib/states.js";
 import { within } from "./layout.js";
 
 export const TOP = 20; // the height of the labels of columns
@@ -10,7 +10,7 @@ export function palette() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();
   return {
-    states: Object.fromEntries(RUN_STATES.map((state) => [state, read(`--state-${state}`)])),
+    states: Object.fromEntries(COLORED.map((state) => [state, read(`--state-${state}`)])),
     mark: read("--state-mark"),
     text: read("--text"),
     muted: read("--muted"),
@@ -59,6 +59,10 @@ const MARKS = {
     c.lineTo(x + w - inset, y + h / 2);
   }),
   running: inner(0.34),
+  older: lines((c, x, y, w, h, inset) => {
+    c.moveTo(x + w / 2, y + inset);
+    c.lineTo(x + w / 2, y + h - inset);
+  }),
   publishing: lines((c, x, y, w, h, inset) => {
     c.moveTo(x + inset, y + h * 0.6);
     c.lineTo(x + w / 2, y + inset);

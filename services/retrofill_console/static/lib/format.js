@@ -1,5 +1,7 @@
 // How moments, durations and numbers are written. The same as the command line does.
 
+import { wordOf } from "./states.js";
+
 const formats = new Map();
 
 function partsOf(seconds, zone) {
@@ -27,12 +29,50 @@ export function instant(value, zone = "UTC") {
   return `${p.year.padStart(4, "0")}-${p.month}-${p.day} ${p.hour}:${p.minute}:${p.second}`;
 }
 
-/** A logical date: as short as it can be, midnight as a day. */
-export function moment(value, zone = "UTC") {
-  return instant(value, zone).replace(/:00$/, "").replace(/ 00:00$/, "");
+const DAY = "2024-01-01".length;
+const dayOf = (at, zone) => instant(at, zone).slice(0, DAY);
+
+/** Whether a day begins: not always at midnight, which clocks may skip. */
+const beginsDay = (at, zone) => dayOf(at, zone) !== dayOf(at - 1, zone);
+
+/** To the minute or second, with its offset if clocks show that time twice. */
+function clockAt(at, zone, withSeconds) {
+  const text = instant(at, zone).slice(DAY + 1, withSeconds ? undefined : -":00".length);
+  const offset = offsetAt(at, zone);
+  const twice = [at - 86_400, at + 86_400].some((near) => {
+    const other = offsetAt(near, zone);
+    return other !== offset && offsetAt(at + offset - other, zone) === other;
+  });
+  return twice ? text + offsetText(offset) : text;
 }
 
-const DAY = "2024-01-01".length;
+function offsetText(offset) {
+  const minutes = Math.abs(Math.trunc(offset / 60));
+  const two = (value) => String(value).padStart(2, "0");
+  return `${offset < 0 ? "-" : "+"}${two(Math.floor(minutes / 60))}:${two(minutes % 60)}`;
+}
+
+/** A logical date: as short as it can be; the beginning of a day is that day. */
+export function moment(value, zone = "UTC") {
+  if (value == null) return "–";
+  const at = seconds(value);
+  return beginsDay(at, zone) ? dayOf(at, zone) : `${dayOf(at, zone)} ${clockAt(at, zone, at % 60 !== 0)}`;
+}
+
+/**
+ * The range [start, end) with both ends included, as requests name it and as the command line writes it: whole days as days
+ * (`2024-01-01 – 2024-01-31`), all else to the minute (`2024-01-01 05:00 – 10:59`).
+ */
+export function range(start, end, zone = "UTC") {
+  const [first, after] = [seconds(start), seconds(end)];
+  const last = after - 1;
+  const [firstDay, lastDay] = [dayOf(first, zone), dayOf(last, zone)];
+  if (beginsDay(first, zone) && beginsDay(after, zone)) return firstDay === lastDay ? firstDay : `${firstDay} – ${lastDay}`;
+  const withSeconds = first % 60 !== 0 || after % 60 !== 0;
+  const [from, to] = [clockAt(first, zone, withSeconds), clockAt(last, zone, withSeconds)];
+  if (firstDay !== lastDay) return `${firstDay} ${from} – ${lastDay} ${to}`;
+  return from === to ? `${firstDay} ${from}` : `${firstDay} ${from} – ${to}`;
+}
 
 /** `420 ms`, `2.3 s`, `4 min 10 s`, `3 h 12 min`, `2 d 4 h`. */
 export function duration(value) {
@@ -50,10 +90,17 @@ export function duration(value) {
 /** The time from one moment to another; none if both were reported together. */
 export const between = (from, to) => (from && to && from !== to ? duration((Date.parse(to) - Date.parse(from)) / 1000) : "–");
 
-/** `4 minutes ago`, for moments of which the age matters more than the date. */
-export function ago(value, now = Date.now()) {
+// Of moments further away, the day says more.
+const MONTH = 30 * 86_400;
+
+/** `4 min ago`, `in 2 h`, `2024-01-31`. */
+export function relative(value, now = Date.now()) {
   const age = (now - Date.parse(value)) / 1000;
-  return age < 1 ? "now" : `${duration(Math.floor(age)).split(" ").slice(0, 2).join(" ")} ago`;
+  const far = Math.floor(Math.abs(age));
+  if (far > MONTH) return instant(value).slice(0, DAY);
+  if (far < 1) return "now";
+  const text = far < 10 ? `${far} s` : duration(far).split(" ").slice(0, 2).join(" ");
+  return age < 0 ? `in ${text}` : `${text} ago`;
 }
 
 export const number = (value) => (value == null ? "–" : value.toLocaleString("en-US"));
@@ -63,13 +110,5 @@ export const plural = (count, one, many = `${one}s`) => `${number(count)} ${coun
 /** `3 failed, 10 succeeded`. */
 export function counts(byName) {
   const there = Object.entries(byName ?? {}).filter(([, count]) => count);
-  return there.sort().map(([name, count]) => `${number(count)} ${name}`).join(", ") || "none";
-}
-
-/** Of [start, end): whole days as requests name them, `2024-01-01 – 2024-01-31` until 2024-02-01; else its moments. */
-export function range(start, end, zone) {
-  const [first, after] = [moment(start, zone), moment(end, zone)];
-  if (first.length > DAY || after.length > DAY) return `${first} – ${after}`;
-  const last = instant(seconds(end) - 1, zone).slice(0, DAY);
-  return first === last ? first : `${first} – ${last}`;
+  return there.sort().map(([name, count]) => `${number(count)} ${wordOf(name)}`).join(", ") || "none";
 }

@@ -13,7 +13,12 @@ const LIKE = {
   lost: "failed", released: "cancelled", ended: "queued", accepted: "succeeded", run: "starting",
   "up to date": "succeeded", behind: "cancelled", absent: "failed", dead: "failed", alive: "succeeded",
   "already exists": "skipped", "not over yet": "skipped", "outside the pipeline's dates": "skipped", purged: "skipped",
+  "succeeded, other code": "older", "done in part": "starting", "never run": "queued",
 };
 
-export const colorOf = (state) => (RUN_STATES.includes(state) ? state : LIKE[state] ?? "queued");
+/** What has a color of its own. */
+export const COLORED = [...RUN_STATES, "older"];
+export const colorOf = (state) => (COLORED.includes(state) ? state : LIKE[state] ?? "queued");
+/** A state as people read it. */
+export const wordOf = (state) => state.replaceAll("_", " ").replace("cancell", "cancel");
 export const LIVE_ATTEMPT = new Set(["starting", "running"]);

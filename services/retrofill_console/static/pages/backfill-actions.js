@@ -2,7 +2,7 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { post } from "../lib/api.js";
-import { number } from "../lib/format.js";
+import { plural } from "../lib/format.js";
 import { ACTIVE_BACKFILL } from "../lib/states.js";
 import { go } from "../router.js";
 import { Act, Confirm } from "../parts/parts.js";
@@ -19,14 +19,14 @@ export function Actions({ facts, onDone }) {
   const retried = (error, answer) => {
     if (!error && answer.id !== facts.id && !answer.note) go(`/backfills/${encodeURIComponent(answer.id)}`);
     else if (!error && answer.note) onDone(null, html`${answer.note}: <a href=${`/backfills/${encodeURIComponent(answer.id)}`}>the new backfill</a>`);
-    else onDone(error, error ? null : `Retrying ${number(failed)} failed runs.`);
+    else onDone(error, error ? null : `Retrying ${plural(failed, "failed run")}.`);
   };
   const again = facts.ended_at ? failed + (facts.by_state.cancelled ?? 0) : failed;
   const cancel = async () => {
     setAsking(false);
     try {
       await post(`${path}/cancel`);
-      onDone(null, "Cancelling: runs that have not ended end now.");
+      onDone(null, "Canceling: runs that have not ended end now.");
     } catch (error) {
       onDone(error, null);
     }
@@ -63,8 +63,8 @@ export function Actions({ facts, onDone }) {
       ${again > 0 && facts.state !== "cancelling" && html`<${Act} act=${() => post(`${path}/retry`)} onDone=${retried}>${facts.ended_at ? "Request again what failed" : "Retry failed"}<//>`}
       ${active && facts.state !== "cancelling" && html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel</button>`}
       ${facts.ended_at && succeeded > 0 && !facts.undoes && html`<button type="button" onClick=${() => setUndoing(true)}>Undo</button>`}
-      ${forcing && html`<${Confirm} question=${`Publish over whatever others change in ${number(changed)} intervals?`} yes="Publish over it" onYes=${force} onNo=${() => setForcing(false)} />`}
-      ${undoing && html`<${Confirm} question=${`Restore what ${number(succeeded)} runs replaced? What was published again since stays.`} yes="Undo them" onYes=${undo} onNo=${() => setUndoing(false)} />`}
-      ${asking && html`<${Confirm} question=${`Cancel ${number(unfinished)} runs that have not ended? What succeeded stays.`} yes="Cancel them" onYes=${cancel} onNo=${() => setAsking(false)} />`}
+      ${forcing && html`<${Confirm} question=${`Publish over whatever others change in ${plural(changed, "interval")}?`} yes="Publish over it" onYes=${force} onNo=${() => setForcing(false)} />`}
+      ${undoing && html`<${Confirm} question=${`Restore what ${plural(succeeded, "run")} replaced? What was published again since stays.`} yes="Undo them" onYes=${undo} onNo=${() => setUndoing(false)} />`}
+      ${asking && html`<${Confirm} question=${`Cancel ${plural(unfinished, "run")} that ${unfinished === 1 ? "has" : "have"} not ended? What succeeded stays.`} yes="Cancel them" onYes=${cancel} onNo=${() => setAsking(false)} />`}
     </div>`;
 }

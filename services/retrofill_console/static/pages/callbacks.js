@@ -53,7 +53,7 @@ export function CallbackTable({ rows, of = null, replay = null, onDone = null })
       { title: "For", of: (row) => (row.run_id ? html`<a href=${`/runs/${row.run_id}`}>run ${row.run_id}</a>` : html`<a href=${`/backfills/${encodeURIComponent(row.backfill_id)}`}><span class="id">${row.backfill_id}</span></a>`) },
     ]),
     { title: "Tries", kind: "number", of: (row) => row.attempts },
-    { title: "Next or end (UTC)", of: (row) => (row.state === "pending" && row.receiver_down_since ? html`<span>after its receiver, down since <${Moment} at=${row.receiver_down_since} /></span>` : html`<${Moment} at=${row.state === "pending" ? row.next_try_at : row.finished_at} />`) },
+    { title: "Next or end", of: (row) => (row.state === "pending" && row.receiver_down_since ? html`<span>after its receiver, down since <${Moment} at=${row.receiver_down_since} /></span>` : html`<${Moment} at=${row.state === "pending" ? row.next_try_at : row.finished_at} />`) },
     { title: "Last error", kind: "long", of: (row) => html`<${Brief} text=${row.last_error} />` },
     ...(replay ? [{ title: "", of: (row) => row.state === "failed" && html`<${Act} kind="small" act=${replay([row.deadline_id])} onDone=${onDone}>Call again<//>` }] : []),
   ];

@@ -2,9 +2,9 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { post } from "../lib/api.js";
-import { instant, number } from "../lib/format.js";
+import { number } from "../lib/format.js";
 import { useData, useFocus, useTitle } from "../lib/hooks.js";
-import { Act, CopyButton, Loaded, Notice, Trouble } from "../parts/parts.js";
+import { Act, CopyButton, Loaded, Moment, Notice, Trouble } from "../parts/parts.js";
 import { firstError } from "./callbacks.js";
 
 export function DeadLetters() {
@@ -36,7 +36,7 @@ function Letter({ row, onDone }) {
       <div class="row">
         <strong>${row.origin_topic}</strong>
         <span class="id">${row.key ?? row.key_base64 ?? "no key"}</span>
-        <span class="muted number">${row.place} · ${instant(row.at)} UTC</span>
+        <span class="muted number">${row.place} · <${Moment} at=${row.at} /></span>
         <span class="spring"></span>
         ${row.replay ? html`<span class="muted">${row.replay}</span>` : html`<${Act} kind="small" act=${() => post("/api/v1/dead-letters/replay", { places: [row.place] })} onDone=${onDone}>Publish again<//>`}
       </div>

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/preact.js";
 import { withQuery } from "../lib/api.js";
-import { duration, instant, moment } from "../lib/format.js";
+import { duration, moment } from "../lib/format.js";
 import { useData, useFocus, useTitle } from "../lib/hooks.js";
 import { go } from "../router.js";
 import { Badge, Choice, Loaded, Moment, Table } from "../parts/parts.js";
@@ -22,17 +22,17 @@ export function Deadlines({ query }) {
     <${Loaded} of=${found}>${(rows) => html`<${DeadlineTable} rows=${rows} />`}<//>`;
 }
 
-/** `of`: "run" leaves out what is the same in all rows of a run's page; `zone`: of logical dates. */
-export function DeadlineTable({ rows, of = null, zone = "UTC" }) {
+/** `of`: "run" leaves out what is the same in all rows of a run's page. */
+export function DeadlineTable({ rows, of = null }) {
   const columns = [
     { title: "State", of: (row) => html`<${Badge} state=${row.state} />` },
     { title: "Alert", of: (row) => html`<strong>${row.alert}</strong>` },
     ...(of === "run" ? [] : [{ title: "Pipeline", of: (row) => row.pipeline }]),
-    { title: `For (${zone})`, of: (row) => subject(row, zone) },
-    { title: "Due (UTC)", of: (row) => html`<${Moment} at=${row.due_at} />` },
+    { title: "For", of: subject },
+    { title: "Due", of: (row) => html`<${Moment} at=${row.due_at} />` },
     { title: "Counts from", of: (row) => html`${words(row.reference)} <span class="muted">+ ${duration(row.interval_seconds ?? 0)}</span>` },
-    { title: "Decided (UTC)", of: (row) => html`<${Moment} at=${row.decided_at} />` },
-    { title: "Note", of: (row) => row.reason ?? (row.recovered_at ? `done since ${instant(row.recovered_at)}` : "") },
+    { title: "Decided", of: (row) => html`<${Moment} at=${row.decided_at} />` },
+    { title: "Note", of: (row) => row.reason ?? (row.recovered_at ? html`done since <${Moment} at=${row.recovered_at} />` : "") },
     { title: "Calls", of: (row) => row.callback ?? "–" },
   ];
   return html`<${Table} label="Deadlines" rows=${rows} keyOf=${(row) => row.id} empty="no deadlines" columns=${columns} />`;
@@ -41,7 +41,7 @@ export function DeadlineTable({ rows, of = null, zone = "UTC" }) {
 /** RUN_STARTED_AT as "run started". */
 export const words = (reference) => reference.toLowerCase().replace(/_at$/, "").replaceAll("_", " ");
 
-function subject(row, zone) {
+function subject(row) {
   if (row.run_id === null) return html`<a href=${`/backfills/${encodeURIComponent(row.backfill_id)}`}>backfill <span class="id">${row.backfill_id}</span></a>`;
-  return html`${row.task ? `${row.task} of ` : ""}<a href=${`/runs/${row.run_id}`}>${row.interval_start ? moment(row.interval_start, zone) : `run ${row.run_id}`}</a>`;
+  return html`${row.task ? `${row.task} of ` : ""}<a href=${`/runs/${row.run_id}`} title=${row.timezone}>${row.interval_start ? moment(row.interval_start, row.timezone) : `run ${row.run_id}`}</a>`;
 }

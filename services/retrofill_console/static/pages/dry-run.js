@@ -7,14 +7,14 @@ import { Grid } from "../grid/grid.js";
 import { Legend } from "../grid/legend.js";
 import { Badge, Choice, CopyButton, Notice, Table, Trouble } from "../parts/parts.js";
 
-export function DryRun({ preview: { found, error, stale }, problem }) {
+export function DryRun({ preview: { found, error, stale }, problem, zone }) {
   if (problem !== null) return html`<div class="card"><h2>Dry run</h2><p class="empty">${problem}</p></div>`;
   if (error) return html`<div class="card"><h2>Dry run</h2><${Trouble} error=${error} /></div>`;
   if (found === null) return html`<div class="card"><h2>Dry run</h2><p class="empty" aria-busy="true">Looking…</p></div>`;
   return html`
     <div class=${stale ? "card stale" : "card"} aria-live="polite">
       <h2>Dry run</h2>
-      ${found.accepted ? html`<${Accepted} found=${found} />` : html`<${Refused} found=${found} />`}
+      ${found.accepted ? html`<${Accepted} found=${found} />` : html`<${Refused} found=${found} zone=${zone} />`}
     </div>
     <${Copies} found=${found} />`;
 }
@@ -46,14 +46,14 @@ function Outcomes({ found }) {
     <${Legend} counts=${data.counts()} names=${{ run: "will run" }} />`;
 }
 
-function Refused({ found }) {
+function Refused({ found, zone }) {
   return html`
     <${Trouble} error=${{ message: found.message }} />
     ${(found.overlap ?? []).length > 0 && html`
       <${Table} label="Backfills that it overlaps with" rows=${found.overlap} keyOf=${(row) => row.id} empty="" columns=${[
         { title: "Overlaps with", of: (row) => html`<a href=${`/backfills/${encodeURIComponent(row.id)}`}>${row.id}</a>` },
         { title: "State", of: (row) => html`<${Badge} state=${row.state} />` },
-        { title: "Range (UTC)", of: (row) => range(row.range_start, row.range_end) },
+        { title: "Range", of: (row) => html`<span title=${zone}>${range(row.range_start, row.range_end, zone)}</span>` },
       ]} />`}`;
 }
 

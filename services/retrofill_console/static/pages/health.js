@@ -1,19 +1,19 @@
 // Whether all parts are there and keep up, and where drivers run.
 
 import { html } from "../vendor/preact.js";
-import { duration, instant, moment, number, plural } from "../lib/format.js";
+import { duration, moment, number, plural } from "../lib/format.js";
 import { useData, useFocus, useTitle } from "../lib/hooks.js";
 import { Badge, Loaded, Moment, Section, Table, Trouble } from "../parts/parts.js";
 
-// More messages than this, and a service does not keep up.
-const BEHIND = 1000;
+// More messages than this, or one that waits longer, and a service does not keep up.
+const [BEHIND, LATE_SECONDS] = [1000, 30];
 
 export function Health() {
   useTitle("Health");
   useFocus(null);
   const found = useData("/api/v1/health", { concerns: ({ topic }) => topic === "run-events" || topic === "backfill-events", every: 5000 });
   return html`
-    <div class="page-head"><h1>Health</h1>${found.data && html`<span class="muted number">${instant(found.data.at)} UTC</span>`}</div>
+    <div class="page-head"><h1>Health</h1>${found.data && html`<span class="muted">as of <${Moment} at=${found.data.at} /></span>`}</div>
     <${Loaded} of=${found}>${(health) => html`
       ${health.postgres && html`<${Trouble} error=${{ message: `Postgres: ${health.postgres}` }} />`}
       ${health.kafka && html`<${Trouble} error=${{ message: `Kafka: ${health.kafka}` }} />`}
@@ -30,16 +30,19 @@ export function Health() {
 /** A service without an owner of some of its shards does not read them. */
 function stateOf(row) {
   if (row.replicas.length === 0) return "absent";
-  return row.owned < row.shards || (row.lag ?? 0) > BEHIND ? "behind" : "up to date";
+  return row.owned < row.shards || (row.lag ?? 0) > BEHIND || row.oldest_message_seconds > LATE_SECONDS ? "behind" : "up to date";
 }
+
+/** How long the first one has waited, unless that is just now. */
+const age = (seconds) => (seconds >= 2 ? html`<div class="muted">oldest ${duration(Math.floor(seconds))}</div>` : "");
 
 const SERVICES = [
   { title: "State", of: (row) => html`<${Badge} state=${stateOf(row)} />` },
   { title: "Service", of: (row) => html`<strong>${row.name}</strong>` },
   { title: "Replicas", of: (row) => row.replicas.join(", ") || "none is connected" },
   { title: "Shards owned", kind: "number", of: (row) => html`${row.owned}<span class="muted"> / ${row.shards}</span>` },
-  { title: "Messages to handle", kind: "number", of: (row) => number(row.lag) },
-  { title: "Events to publish", kind: "number", of: (row) => html`${number(row.unpublished)}${row.oldest_unpublished_seconds > 1 ? html` <span class="muted">oldest ${duration(row.oldest_unpublished_seconds)}</span>` : ""}` },
+  { title: "Messages to handle", kind: "number", of: (row) => html`${number(row.lag)}${age(row.oldest_message_seconds)}` },
+  { title: "Events to publish", kind: "number", of: (row) => html`${number(row.unpublished)}${age(row.oldest_unpublished_seconds)}` },
 ];
 
 const POOLS = [
@@ -58,7 +61,7 @@ const HOSTS = [
   { title: "Host", of: (row) => html`<strong>${row.name}</strong>` },
   { title: "Pool", of: (row) => row.pool },
   { title: "Drivers", of: (row) => ["busy", "warm", "cold"].filter((kind) => row[kind]).map((kind) => `${row[kind]} ${kind}`).join(", ") || "none" },
-  { title: "Since (UTC)", of: (row) => html`<${Moment} at=${row.started_at} />` },
+  { title: "Since", of: (row) => html`<${Moment} at=${row.started_at} />` },
   { title: "Note", kind: "long", of: (row) => row.note },
 ];
 
@@ -66,7 +69,7 @@ const ATTEMPTS = [
   { title: "State", of: (row) => html`<${Badge} state=${row.state} />` },
   { title: "Attempt", kind: "number", of: (row) => row.id },
   { title: "Backfill", of: (row) => html`<a href=${`/backfills/${encodeURIComponent(row.backfill_id)}`}>${row.pipeline} <span class="id">${row.backfill_id}</span></a>` },
-  { title: "From", of: (row) => html`<span class="number">${row.first_interval ? moment(row.first_interval, row.timezone) : "–"}</span>` },
+  { title: "First interval", of: (row) => html`<span class="number">${row.first_interval ? moment(row.first_interval, row.timezone) : "–"}</span>` },
   { title: "Runs", of: (row) => plural(row.runs, "run") },
   { title: "For", kind: "number", of: (row) => duration(row.seconds) },
   { title: "Host", of: (row) => row.host },

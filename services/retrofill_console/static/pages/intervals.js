@@ -2,19 +2,19 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { moment, plural } from "../lib/format.js";
+import { wordOf } from "../lib/states.js";
 import { Grid } from "../grid/grid.js";
 import { Legend } from "../grid/legend.js";
 import { Listing } from "../grid/listing.js";
-import { useGrid } from "../grid/reading.js";
 import { go } from "../router.js";
 import { Choice, Section, Trouble } from "../parts/parts.js";
 import { Selection } from "./selection.js";
 
 /** `said`: the page already says why nothing can be read. */
-export function Intervals({ facts, onDone, said = false }) {
+export function Intervals({ facts, grid, onDone, said = false }) {
   const [view, setView] = useState("grid");
   const [selection, setSelection] = useState(null);
-  const { data, version, error: problem } = useGrid(facts);
+  const { data, version, error: problem } = grid;
   const error = said ? null : problem;
   if (data === null) return html`<${Section} title="Intervals"><${Trouble} error=${error} />${error === null && html`<p class="empty" aria-busy="true">Reading…</p>`}<//>`;
   const texts = textsOf(data);
@@ -41,7 +41,7 @@ export function textsOf(data) {
   const describe = (n) => {
     const size = data.batchSize(n);
     const begun = data.attempts[n] ?? 0;
-    const lines = [data.state(n)];
+    const lines = [wordOf(data.state(n))];
     if (begun > 1) lines.push(`begun ${begun} times`);
     if (data.batches[n]) lines.push(size > 1 ? `attempt ${data.batches[n]}, ${size} runs in a row` : `attempt ${data.batches[n]}`);
     if (data.limits[n]) lines.push(`split: next with at most ${plural(data.limits[n], "run")}`);

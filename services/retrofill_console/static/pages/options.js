@@ -18,8 +18,8 @@ export function Options({ form, pipeline, change }) {
       ${REPROCESS.map(([value, words]) => html`<label key=${value} class="option"><input type="radio" name="reprocess" value=${value} checked=${form.reprocess_behavior === value} onChange=${() => change({ reprocess_behavior: value })} />${words}</label>`)}
     </fieldset>
     <div class="row">
-      <label class="field">At once<input type="number" min="1" max="10000" placeholder=${pipeline?.max_active_runs ?? ""} ...${text("max_active_runs")} /></label>
-      <label class="field">Runs of an attempt<input type="number" min="1" placeholder=${pipeline?.batch_size ?? ""} ...${text("batch_size")} /></label>
+      <label class="field">Concurrency<input type="number" min="1" max="10000" placeholder=${pipeline?.max_active_runs ?? ""} ...${text("max_active_runs")} /></label>
+      <label class="field">Batch size<input type="number" min="1" placeholder=${pipeline?.batch_size ?? ""} ...${text("batch_size")} /></label>
       <label class="field">When a run fails
         <select value=${form.on_run_failure} onChange=${(event) => change({ on_run_failure: event.target.value })}>
           ${ON_FAILURE.map(([value, words]) => html`<option key=${value} value=${value}>${words}</option>`)}

@@ -2,9 +2,10 @@
 
 import { html } from "../vendor/preact.js";
 import { withQuery } from "../lib/api.js";
-import { duration, number } from "../lib/format.js";
+import { duration, number, range } from "../lib/format.js";
 import { useData, useFocus, useTitle } from "../lib/hooks.js";
 import { Badge, Facts, Loaded, Moment, Progress, Section, Table } from "../parts/parts.js";
+import { Coverage } from "./coverage.js";
 import { words } from "./deadlines.js";
 import { Graph } from "./graph.js";
 
@@ -18,9 +19,10 @@ export function Pipeline({ name }) {
     <${Loaded} of=${found}>${(pipeline) => html`
       <div class="page-head">
         <h1>${pipeline.name}</h1><span class="spring"></span>
-        <a class="button primary" href=${`/ask?pipeline=${encodeURIComponent(name)}`}>New backfill of it</a>
+        <a class="button primary" href=${`/new?pipeline=${encodeURIComponent(name)}`}>New backfill of it</a>
       </div>
       <${Facts} of=${factsOf(pipeline)} />
+      <${Coverage} name=${name} />
       <${Section} title="Tasks">
         <${Graph} graph=${pipeline.tasks} />
         <${Table} label="Tasks" rows=${pipeline.tasks} keyOf=${(task) => task.name} empty="no tasks" columns=${TASKS} />
@@ -35,14 +37,14 @@ export function Pipeline({ name }) {
 const factsOf = (pipeline) => [
   ["schedule", html`<code>${pipeline.schedule}</code> <span class="muted">${pipeline.timezone}</span>`],
   ["dates", `${pipeline.start}${pipeline.end ? ` – ${pipeline.end}` : " –"}`],
-  ["at once", number(pipeline.max_active_runs)],
-  ["runs of an attempt", pipeline.batch_target_seconds ? "chosen for each attempt" : `${pipeline.batch_size}${pipeline.batch_mode === "range" ? ", as one range" : ""}`],
+  ["concurrency", number(pipeline.max_active_runs)],
+  ["batch size", pipeline.batch_target_seconds ? "chosen for each batch" : `${pipeline.batch_size}${pipeline.batch_mode === "range" ? ", as one range" : ""}`],
   ["run timeout", pipeline.run_timeout_seconds == null ? null : duration(pipeline.run_timeout_seconds)],
   ["executor", pipeline.executor],
   ["pool", pipeline.pool],
   ["code", html`<code title=${pipeline.code?.file}>${pipeline.code?.file?.split("/").pop() ?? pipeline.code?.module}:${pipeline.code?.attribute}</code>${pipeline.code?.sha256 ? html` <span class="id">${pipeline.code.sha256.slice(0, 12)}</span>` : ""}`],
   ["environment", pipeline.code?.environment ? html`<span class="id">${pipeline.code.environment.sha256.slice(0, 12)}</span> Python ${pipeline.code.environment.python}` : null],
-  ["applied", html`<${Moment} at=${pipeline.applied_at} /> <span class="muted">UTC</span>`],
+  ["applied", html`<${Moment} at=${pipeline.applied_at} />`],
 ];
 
 const TASKS = [
@@ -64,7 +66,8 @@ const DEADLINES = [
 const BACKFILLS = [
   { title: "State", of: (row) => html`<${Badge} state=${row.state} />` },
   { title: "Backfill", of: (row) => html`<a href=${`/backfills/${encodeURIComponent(row.id)}`}><span class="id">${row.id}</span></a>` },
+  { title: "Range", kind: "range", of: (row) => html`<span class="number" title=${row.timezone}>${range(row.range_start, row.range_end, row.timezone)}</span>` },
   { title: "Runs", kind: "wide", of: (row) => html`<${Progress} byState=${row.by_state} runs=${row.runs} label=${`Progress of ${row.id}`} />` },
   { title: "Ended", kind: "number", of: (row) => html`${number(row.ended_runs)}<span class="muted"> / ${number(row.runs)}</span>` },
-  { title: "Requested (UTC)", of: (row) => html`<${Moment} at=${row.requested_at} />` },
+  { title: "Requested", of: (row) => html`<${Moment} at=${row.requested_at} />` },
 ];

@@ -1,16 +1,20 @@
 // One run: its tasks, attempts, error, log, deadlines and callbacks.
 
 import { html, useState } from "../vendor/preact.js";
+import { post, withQuery } from "../lib/api.js";
 import { between, moment, plural, range } from "../lib/format.js";
 import { useData, useFocus, useTitle } from "../lib/hooks.js";
-import { LIVE_ATTEMPT } from "../lib/states.js";
-import { Badge, Choice, Facts, Fault, Loaded, Moment, Section, Table, gist } from "../parts/parts.js";
+import { ACTIVE_BACKFILL, CANCELLABLE, LIVE_ATTEMPT } from "../lib/states.js";
+import { Act, Badge, Choice, Confirm, Facts, Fault, Loaded, Moment, Notice, Section, Table, Trouble, gist } from "../parts/parts.js";
 import { CallbackTable } from "./callbacks.js";
 import { DeadlineTable } from "./deadlines.js";
 import { Graph } from "./graph.js";
 import { Log } from "./log.js";
+import { asBound } from "./selection.js";
+import { Timeline } from "./timeline.js";
 
 export function Run({ id }) {
+  const [outcome, setOutcome] = useState({});
   const found = useData(`/api/v1/runs/${encodeURIComponent(id)}`, { concerns: (event) => String(event.run_id) === id || event.type === "RunsRetried", every: 10_000 });
   const run = found.data;
   useFocus(run ? run.backfill_id : undefined);
@@ -22,16 +26,47 @@ export function Run({ id }) {
         <h1>${moment(facts.interval_start, facts.timezone)} <span class="id">run ${facts.id}</span></h1>
         <${Badge} state=${facts.state} />
         ${facts.superseded_by && html`<a href=${`/runs/${facts.superseded_by}`}>retried as run ${facts.superseded_by}</a>`}
+        <span class="spring"></span>
+        <${Actions} run=${facts} onDone=${(error, said) => { setOutcome({ error, said }); found.refresh(); }} />
       </div>
+      <${Trouble} error=${outcome.error} />
+      ${outcome.said && html`<${Notice}>${outcome.said}<//>`}
       <${Facts} of=${factsOf(facts)} />
       <${Tasks} run=${facts} />
       <${Faults} run=${facts} />
+      <${Section} title="Timeline"><${Timeline} run=${facts} /><//>
       <${Attempts} run=${facts} />
       <${Log} key=${facts.id} run=${facts} />
       <${History} run=${facts} />
-      ${facts.deadlines.length > 0 && html`<${Section} title="Deadlines"><${DeadlineTable} rows=${facts.deadlines} of="run" zone=${facts.timezone} /><//>`}
+      ${facts.deadlines.length > 0 && html`<${Section} title="Deadlines"><${DeadlineTable} rows=${facts.deadlines} of="run" /><//>`}
       ${facts.callbacks.length > 0 && html`<${Section} title="Callbacks"><${CallbackTable} rows=${facts.callbacks} of="run" /><//>`}`}
     <//>`;
+}
+
+/** What can be done to one run. Of an ended backfill, or of one that succeeded, the interval is requested again. */
+function Actions({ run, onDone }) {
+  const [asking, setAsking] = useState(false);
+  const active = ACTIVE_BACKFILL.has(run.backfill_state) && run.backfill_state !== "cancelling";
+  const command = (name) => post(`/api/v1/runs/${name}`, { backfill_id: run.backfill_id, ids: [run.id] });
+  const cancel = async () => {
+    setAsking(false);
+    try {
+      await command("cancel");
+      onDone(null, "Canceling: the run ends as soon as its driver stops.");
+    } catch (error) {
+      onDone(error, null);
+    }
+  };
+  const day = asBound(Date.parse(run.interval_start) / 1000, run.timezone);
+  const again = withQuery("/new", { pipeline: run.pipeline, from: day, to: day, reprocess: "completed" });
+  const ended = run.finished_at !== null && !run.superseded_by;
+  return html`
+    <div class="row" role="group" aria-label="Actions">
+      ${active && run.state === "failed" && !run.superseded_by && html`<${Act} kind="primary" act=${() => command("retry")} onDone=${(error) => onDone(error, error ? null : "Retrying: a new run takes its place.")}>Retry<//>`}
+      ${active && CANCELLABLE.has(run.state) && (run.cancel_requested_at ? html`<span class="muted">cancel requested <${Moment} at=${run.cancel_requested_at} /></span>` : html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel</button>`)}
+      ${ended && (!active || run.state !== "failed") && html`<a class="button" href=${again}>Run again…</a>`}
+      ${asking && html`<${Confirm} question="Cancel this run? The backfill's other runs go on." yes="Cancel it" onYes=${cancel} onNo=${() => setAsking(false)} />`}
+    </div>`;
 }
 
 const times = (count) => (count === 0 ? "not yet" : count === 1 ? "once" : `${count} times`);
@@ -43,7 +78,7 @@ const factsOf = (run) => [
   ["started", run.started_at && html`<${Moment} at=${run.started_at} />`],
   ["finished", run.finished_at && html`<${Moment} at=${run.finished_at} /> <span class="muted">took ${between(run.started_at, run.finished_at)}</span>`],
   ["retried alone since", run.lost_at && html`<${Moment} at=${run.lost_at} />`],
-  ["after a split", run.range_limit ? `at most ${plural(run.range_limit, "run")} an attempt` : null],
+  ["after a split", run.range_limit ? `at most ${plural(run.range_limit, "run")} a batch` : null],
   ["code", run.code_sha256 && html`<code>${run.code_sha256.slice(0, 12)}</code>`],
   ["output", run.outputs?.folders?.length ? html`<ul class="plain">${run.outputs.folders.map((output) => html`<li key=${output}>${outputOf(output, run.state === "succeeded")}</li>`)}</ul>` : null],
 ];
@@ -73,7 +108,7 @@ function Tasks({ run }) {
         { title: "Task", of: (task) => html`<strong>${task.task}</strong>` },
         { title: "State", of: (task) => html`<${Badge} state=${task.state} />` },
         { title: "Tries", kind: "number", of: (task) => task.try_number },
-        { title: "Started (UTC)", of: (task) => html`<${Moment} at=${task.started_at} />` },
+        { title: "Started", of: (task) => html`<${Moment} at=${task.started_at} />` },
         { title: "Took", kind: "number", of: (task) => between(task.started_at, task.finished_at) },
       ]} />
     <//>`;
@@ -101,7 +136,7 @@ function Attempts({ run }) {
         { title: "State", of: (attempt) => html`<${Badge} state=${attempt.outcome ?? attempt.state} />` },
         { title: "Runs", of: (attempt) => (attempt.mode === "publish" ? "publishes" : attempt.runs === 1 ? "1" : `${attempt.runs}${attempt.mode === "range" ? ", as one range" : ""}`) },
         { title: "Host", of: (attempt) => attempt.host },
-        { title: "Claimed (UTC)", of: (attempt) => html`<${Moment} at=${attempt.claimed_at} />` },
+        { title: "Claimed", of: (attempt) => html`<${Moment} at=${attempt.claimed_at} />` },
         { title: "Took", kind: "number", of: took },
         { title: "Spark", of: (attempt) => (attempt.spark_ui && LIVE_ATTEMPT.has(attempt.state) ? html`<a href=${attempt.spark_ui} target="_blank" rel="noreferrer">${attempt.spark_app_id ?? "open"}</a>` : attempt.spark_app_id ?? "–") },
         { title: "Why", kind: "long", of: (attempt) => gist(attempt.reason) },
@@ -123,11 +158,11 @@ function History({ run }) {
     <${Section} title="History of the interval">
       <${Table} label="History of the interval" rows=${[...run.history].reverse()} keyOf=${(each) => each.run_id} columns=${[
         { title: "Run", kind: "number", of: (each) => (each.run_id === run.id ? each.run_id : html`<a href=${`/runs/${each.run_id}`}>${each.run_id}</a>`) },
-        { title: "Interval (UTC)", of: (each) => range(each.interval_start, each.interval_end) },
+        { title: "Interval", of: (each) => html`<span class="number" title=${run.timezone}>${range(each.interval_start, each.interval_end, run.timezone)}</span>` },
         { title: "State", of: (each) => html`<${Badge} state=${each.state} />` },
         { title: "Backfill", of: (each) => html`<a href=${`/backfills/${encodeURIComponent(each.backfill_id)}`}><span class="id">${each.backfill_id}</span></a>` },
         { title: "By", of: (each) => each.triggered_by },
-        { title: "Finished (UTC)", of: (each) => html`<${Moment} at=${each.finished_at} />` },
+        { title: "Finished", of: (each) => html`<${Moment} at=${each.finished_at} />` },
         { title: "Code", of: (each) => (each.code_sha256 ? html`<code>${each.code_sha256.slice(0, 12)}</code>` : "–") },
         { title: "Published", of: (each) => (each.published.length ? html`<ul class="plain">${each.published.map((output) => html`<li key=${output.name}><code>${output.name}</code>${output.version ? ` version ${output.version}` : ""}</li>`)}</ul>` : "–") },
       ]} />

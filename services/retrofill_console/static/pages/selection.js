@@ -2,7 +2,7 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { post, withQuery } from "../lib/api.js";
-import { counts, moment, number, plural } from "../lib/format.js";
+import { counts, moment, number, plural, range } from "../lib/format.js";
 import { ACTIVE_BACKFILL, CANCELLABLE } from "../lib/states.js";
 import { Act, Confirm } from "../parts/parts.js";
 
@@ -22,8 +22,7 @@ export function Selection({ facts, data, selection, onClear, onDone }) {
   const failed = idsOf((state) => state === "failed");
   const open = idsOf((state) => CANCELLABLE.has(state));
   const active = ACTIVE_BACKFILL.has(facts.state);
-  const [first, last] = [moment(data.starts[from], data.timezone), moment(data.starts[to], data.timezone)];
-  const ask = withQuery("/ask", { pipeline: facts.pipeline, from: bound(data, from), to: bound(data, to), reprocess: "completed" });
+  const again = withQuery("/new", { pipeline: facts.pipeline, from: asBound(data.starts[from], data.timezone), to: asBound(data.starts[to], data.timezone), reprocess: "completed" });
   const command = async (name, ids) => {
     setAsking(false);
     const left = {};
@@ -41,23 +40,23 @@ export function Selection({ facts, data, selection, onClear, onDone }) {
     throw done ? new Error(`${plural(done, "run")} accepted, but not the others: ${first.message}`) : first;
   };
   const told = (verb) => (error, runs) => onDone(error, error ? null : `${verb} ${runs}.`);
-  const cancel = () => command("cancel", open).then((runs) => told("Cancelling")(null, runs), told(""));
+  const cancel = () => command("cancel", open).then((runs) => told("Canceling")(null, runs), told(""));
   return html`
     <div class="selection row" role="group" aria-label="Selected intervals">
       <strong>${plural(to - from + 1, "interval")}</strong>
-      <span class="number">${from === to ? first : `${first} – ${last}`}</span>
+      <span class="number">${range(data.starts[from], data.endOf(to), data.timezone)}</span>
       <span class="muted">${counts(byState)}</span>
       <span class="spring"></span>
       ${active && failed.length > 0 && html`<${Act} act=${() => command("retry", failed)} onDone=${told("Retrying")}>Retry ${number(failed.length)} failed<//>`}
       ${active && open.length > 0 && html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel ${number(open.length)}</button>`}
-      ${html`<a class="button" href=${ask}>Run again…</a>`}
+      ${html`<a class="button" href=${again}>Run again…</a>`}
       <button type="button" onClick=${onClear}>Clear</button>
       ${asking && html`<${Confirm} question=${`Cancel ${plural(open.length, "run")}? The backfill's other runs go on.`} yes="Cancel them" onYes=${cancel} onNo=${() => setAsking(false)} />`}
     </div>`;
 }
 
 /** A logical date as requests name it: a day, or a moment where days have several. */
-function bound(data, index) {
-  const text = moment(data.starts[index], data.timezone);
-  return text.length === 10 ? text : new Date(data.starts[index] * 1000).toISOString().replace(".000Z", "+00:00");
+export function asBound(seconds, zone) {
+  const text = moment(seconds, zone);
+  return text.length === 10 ? text : new Date(seconds * 1000).toISOString().replace(".000Z", "+00:00");
 }

@@ -1,15 +1,20 @@
 // Small parts that all pages are made of.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { ago, instant, number } from "../lib/format.js";
-import { ENDED, RUN_STATES } from "../lib/states.js";
+import { instant, number, relative } from "../lib/format.js";
+import { ENDED, RUN_STATES, wordOf } from "../lib/states.js";
+import { useTimes } from "../lib/times.js";
 import { Swatch } from "../grid/legend.js";
 
-export const Badge = ({ state, text = state.replace("_", " ") }) => html`<span class="badge"><${Swatch} state=${state} />${text}</span>`;
+export const Badge = ({ state, text = wordOf(state) }) => html`<span class="badge"><${Swatch} state=${state} />${text}</span>`;
 
-/** A moment in UTC; how long ago it was with the pointer on it. */
-export const Moment = ({ at, zone = "UTC" }) =>
-  at == null ? html`<span class="muted">–</span>` : html`<time class="number" datetime=${at} title=${`${ago(at)} (${zone})`}>${instant(at, zone)}</time>`;
+/** How long ago it was, and when with the pointer on it; or the other way round (lib/times.js). */
+export function Moment({ at }) {
+  const exact = useTimes();
+  if (at == null) return html`<span class="muted">–</span>`;
+  const [ago, when] = [relative(at), `${instant(at)} UTC`];
+  return html`<time class="number" datetime=${at} title=${exact ? ago : when}>${exact ? when : ago}</time>`;
+}
 
 /** Names and values beside each other, without those that are null. */
 export function Facts({ of }) {
@@ -18,7 +23,7 @@ export function Facts({ of }) {
 }
 
 /**
- * A table; columns: {title, of: (row) => cell, kind?: "number" | "wide" | "narrow"}.
+ * A table; columns: {title, of: (row) => cell, kind?: "number" | "wide" | "long" | "range"}.
  *
  * `empty` is said instead of a table without rows. The roles are said because narrow screens show rows as cards (parts.css),
  * which takes the elements' own away.
@@ -40,7 +45,7 @@ export function Table({ label, columns, rows, keyOf, empty, rowClass }) {
 /** Runs by state as a bar, for ears as a sentence. */
 export function Progress({ byState, runs, label, large = false }) {
   const ended = Object.entries(byState).reduce((sum, [state, count]) => sum + (ENDED.has(state) ? count : 0), 0);
-  const said = Object.entries(byState).map(([state, count]) => `${number(count)} ${state}`).join(", ");
+  const said = Object.entries(byState).map(([state, count]) => `${number(count)} ${wordOf(state)}`).join(", ");
   const there = RUN_STATES.filter((state) => byState[state]);
   return html`
     <div class=${large ? "bar large" : "bar"} role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax=${runs} aria-valuenow=${Math.min(ended, runs)} aria-valuetext=${said || "none"} title=${said}>

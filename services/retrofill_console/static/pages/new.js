@@ -1,7 +1,8 @@
-// Asks for a backfill: a form, and beside it what the request would do now.
+// Creates a backfill: a form, and beside it what the request would do now.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { post } from "../lib/api.js";
+import { plural } from "../lib/format.js";
 import { useData, useTitle } from "../lib/hooks.js";
 import { go } from "../router.js";
 import { Calendar } from "../parts/calendar.js";
@@ -13,7 +14,7 @@ import { EMPTY, requestOf } from "./request.js";
 // Typing is not over before the keys rest this long.
 const REST_MS = 300;
 
-export function Ask({ query }) {
+export function New({ query }) {
   const pipelines = useData("/api/v1/pipelines", { concerns: (event) => event.topic === "pipeline-events" });
   useTitle("New backfill");
   return html`
@@ -53,7 +54,7 @@ function Form({ pipelines, query }) {
   const done = (failed, answer) => (failed ? setProblem(failed) : go(`/backfills/${encodeURIComponent(answer.id)}`));
   const runs = preview.found?.accepted ? preview.found.runs : null;
   return html`
-    <div class="ask">
+    <div class="new">
       <form onSubmit=${(event) => event.preventDefault()}>
         <label class="field">Pipeline
           <select value=${form.pipeline} onChange=${(event) => change({ pipeline: event.target.value })}>
@@ -72,10 +73,10 @@ function Form({ pipelines, query }) {
         <${Options} form=${form} pipeline=${pipeline} change=${change} />
       </form>
       <div class="beside" aria-label="Dry run" role="region">
-        <${DryRun} preview=${preview} problem=${error} />
+        <${DryRun} preview=${preview} problem=${error} zone=${pipeline?.timezone} />
         <${Trouble} error=${problem} />
         <div class="row end">
-          <${Act} kind="primary large" disabled=${runs === null || preview.stale} act=${request} onDone=${done}>${runs === null ? "Request it" : `Request ${runs.toLocaleString("en-US")} run${runs === 1 ? "" : "s"}`}<//>
+          <${Act} kind="primary large" disabled=${runs === null || preview.stale} act=${request} onDone=${done}>${runs === null ? "Create backfill" : `Create ${plural(runs, "run")}`}<//>
         </div>
       </div>
     </div>`;
