@@ -20,12 +20,11 @@ from retrofill_core.store import backfills, hosts, progress
 from retrofill_core.store import claims as store
 from retrofill_core.store.giving_way import Rank
 from retrofill_core.store.rows import Backfill
-from run_starter.claims.batches import batch_limit, batches, how_many, mode_of
+from run_starter.claims.batches import batch_limit, batches, how_many, mode_of, next_attempts, server_of
 from run_starter.claims.cancelling import cancel, cancel_runs
 from run_starter.claims.publishing import PUBLISHED_AT_ONCE, Publication, publishable, slots_left
 from run_starter.claims.seating import POLL_SECONDS, leave, offered, seated, wait
 from run_starter.claims.starting import Starting, Wanted
-from run_starter.claims.suspects import next_attempts, server_of
 from run_starter.claims.writing import may_write, writes_of
 from run_starter.host.launching import Launching
 from run_starter.memory import Memory, backfill_key, backfills_in, pipeline_key, pipelines_in

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import false, select, update
 
+import run_starter.claims.batches
 import run_starter.claims.checks
-import run_starter.claims.suspects
 import run_starter.reports.dead
 import run_starter.reports.decide
 import run_starter.reports.handling
@@ -221,7 +221,7 @@ def servers_lost_are_always_excused(patch: Patch) -> None:
 
 def suspects_at_once(patch: Patch) -> None:
     """Suspects are retried alone, but several at a time on one Spark server."""
-    for module in (run_starter.claims.checks, run_starter.claims.suspects):
+    for module in (run_starter.claims.checks, run_starter.claims.batches):
         patch(module, "server_of", lambda definition: None)
 
 
