@@ -23,9 +23,8 @@ from retrofill_core.store.rows import Backfill
 from run_starter.claims.batches import batch_limit, batches, how_many, mode_of, next_attempts, server_of
 from run_starter.claims.cancelling import cancel, cancel_runs
 from run_starter.claims.publishing import PUBLISHED_AT_ONCE, Publication, publishable, slots_left
-from run_starter.claims.seating import POLL_SECONDS, leave, offered, seated, wait
+from run_starter.claims.seating import POLL_SECONDS, leave, may_write, offered, seated, wait, writes_of
 from run_starter.claims.starting import Starting, Wanted
-from run_starter.claims.writing import may_write, writes_of
 from run_starter.host.launching import Launching
 from run_starter.memory import Memory, backfill_key, backfills_in, pipeline_key, pipelines_in
 from run_starter.sharing import Candidate, PipelineSlots, Rivals, Shares, share
