@@ -47,13 +47,11 @@ from retrofill_core.domain.deadline import AT_PLANNING, DeadlineAlert, alerts_co
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import CANCELLABLE, RunState
 from retrofill_core.domain.schedule import range_bound
-from retrofill_core.store import backfills, pipelines, retries
-from retrofill_core.store import run_cancels as store
+from retrofill_core.store import backfills, pipelines, run_commands
 from retrofill_core.store.backfills import Outcome
 from retrofill_core.store.conditions import count_failed
-from retrofill_core.store.retries import NewRun
 from retrofill_core.store.rows import Planned
-from retrofill_core.store.run_cancels import Found, starting_within
+from retrofill_core.store.run_commands import Found, NewRun, starting_within
 from retrofill_core.store.sql import CHUNK, database_now
 from retrofill_core.store.transition import FromNow
 
@@ -235,7 +233,7 @@ def cancel_runs(
     if isinstance(decision, Refuse):
         return decision
     ids = tuple(each.run_id for each in decision.runs)
-    store.insert_all(tx.conn, row.id, ids, ce_id)
+    run_commands.request_cancels(tx.conn, row.id, ids, ce_id)
     crash_point("run-cancel:written")
     intervals = tuple(each.interval_start for each in decision.runs)
     return RunCancelAccepted(
@@ -255,8 +253,8 @@ def _cancels(tx: Transaction, row: Planned, command: RunCancelRequested) -> Canc
     except ValueError as e:
         return Refuse(f"{e}; no run was cancelled")
     # Runs change states while this is decided: the run-starter decides again, from the rows.
-    by_start = store.starting_within(tx.conn, row.id, windows, MAX_RUNS + 1) if windows else []
-    by_id = store.with_ids(tx.conn, row.id, command.run_ids, after=len(windows)) if command.run_ids else []
+    by_start = starting_within(tx.conn, row.id, windows, MAX_RUNS + 1) if windows else []
+    by_id = run_commands.with_ids(tx.conn, row.id, command.run_ids, after=len(windows)) if command.run_ids else []
     names = [*(each.isoformat() for each in command.intervals), *(f"id {each}" for each in command.run_ids)]
     return decide_cancels(names, [*by_start, *by_id])
 
@@ -358,14 +356,14 @@ def _replace(
     left = MAX_HINTS
     while True:
         # Of the runs that fail meanwhile, only later ones are retried as well.
-        chunk = retries.failed(tx.conn, row.id, decision.ids, after=last, most=CHUNK)
+        chunk = run_commands.failed_runs(tx.conn, row.id, decision.ids, after=last, most=CHUNK)
         if not chunk:
             return count, new
         # What a retry stages was not part of the reviews until now.
-        made = retries.replace(tx.conn, chunk, now, row.approved or 0)
+        made = run_commands.replace_failed(tx.conn, chunk, now, row.approved or 0)
         for alert in alerts:
             armer.arm(alert, [Subject(each.id, arm_planned(alert, each.interval_start, now)) for each in made])
-        open_ones = retries.armed_deadlines(tx.conn, [each.replaces for each in made], left) if left else []
+        open_ones = run_commands.armed_deadlines(tx.conn, [each.replaces for each in made], left) if left else []
         resolve(tx, open_ones)
         left -= len(open_ones)
         count, last = count + len(made), made[-1].position

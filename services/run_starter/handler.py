@@ -31,7 +31,7 @@ from retrofill_core.contract.backfills import (
 from retrofill_core.contract.runs import RunStaged
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import BackfillState
-from retrofill_core.store import attempts, backfills, claims, hosts, run_cancels
+from retrofill_core.store import attempts, backfills, claims, hosts, run_commands
 from retrofill_core.store import runs as store
 from retrofill_core.user_code.unpacked import code_of
 from run_starter.claims.checks import Claims
@@ -202,7 +202,7 @@ class StarterHandler(Handler):
         self._claims.of(tx.partition).forget_all_but({each.id for each in active})
         one_by_one = {each.id for each in active if each.state == BackfillState.CANCELLING}
         one_by_one |= set(store.backfills_to_publish(tx.conn, tx.partition))
-        one_by_one |= set(run_cancels.backfills_with_any(tx.conn, tx.partition))
+        one_by_one |= set(run_commands.backfills_with_cancels(tx.conn, tx.partition))
         numbers = dict.fromkeys(each.pipeline_no for each in active if each.state == BackfillState.RUNNING)
         return [LEASES_KEY, *map(backfill_key, sorted(one_by_one)), *map(pipeline_key, numbers)]
 

@@ -25,7 +25,7 @@ from retrofill_core.contract.backfills import RunRetryRequested
 from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged
 from retrofill_core.contract.topics import PLANNER, RUN_STARTER
 from retrofill_core.domain.planning import Intervals
-from retrofill_core.store import backfills, conditions, launches, planning, progress, purge, retries, runs, undo
+from retrofill_core.store import backfills, conditions, launches, planning, progress, purge, run_commands, runs, undo
 from retrofill_core.store.claims import pipelines_with_suspects
 from retrofill_core.store.engine import make_engine
 from retrofill_core.store.rows import present
@@ -235,7 +235,7 @@ def test_a_plan_reads_no_runs_of_other_pipelines_or_times(old: Hot, gap: int) ->
     with recorded(engine) as found, engine.connect() as conn:
         known = planning.history(conn, 7, intervals).finished
         undo.intervals(conn, "old-7", None, FIRST_DAY + 9 * DAY)
-        retries.not_done(conn, "old-7")
+        run_commands.not_done(conn, "old-7")
     engine.dispose()
     assert [run.start for run in known] == starts
     with old.made.session() as session:

@@ -41,8 +41,7 @@ from retrofill_core.store import (
     conditions,
     launches,
     planning,
-    retries,
-    run_cancels,
+    run_commands,
     runs,
     task_runs,
     undo,
@@ -64,15 +63,15 @@ def test_the_runs_that_a_command_names(both: Both) -> None:
     def found(conn: Any) -> Any:
         day = (START, START + DAY)
         return [
-            run_cancels.starting_within(conn, "b1", [(START + 9 * DAY, START + 9 * DAY), day], 9),
-            run_cancels.starting_within(conn, "b1", [day], 1),
-            run_cancels.with_ids(conn, "b1", [9, 3, 4], after=2),
+            run_commands.starting_within(conn, "b1", [(START + 9 * DAY, START + 9 * DAY), day], 9),
+            run_commands.starting_within(conn, "b1", [day], 1),
+            run_commands.with_ids(conn, "b1", [9, 3, 4], after=2),
         ]
 
     said = both.play(
         *BASE,
         ("a", lambda conn: make_backfill(conn, "b2", 1, START + 9 * DAY)),
-        ("a", lambda conn: run_cancels.insert_all(conn, "b1", [2], "ce")),
+        ("a", lambda conn: run_commands.request_cancels(conn, "b1", [2], "ce")),
         ("a", found),
         ("a", commit),
     )
@@ -91,18 +90,27 @@ def test_attempts_end_for_the_sake_of_runs_that_were_not_accepted(both: Both) ->
         ("a", lambda conn: make_backfill(conn, "b1", 5)),
         ("a", lambda conn: (give(conn, claim(conn, 1, count=2), 1, 2), give(conn, claim(conn, 2, 3), 3))),
         ("a", lambda conn: (begin(conn, 1, 1), begin(conn, 2, 3), accept(conn, 2, 3))),
-        ("a", lambda conn: run_cancels.mark_release_requested(conn, ["b1"])),
+        ("a", lambda conn: run_commands.mark_release_requested(conn, ["b1"])),
         ("a", lambda conn: backfills.lock_free(conn, ["b1"])[1]),
-        ("a", lambda conn: run_cancels.insert_all(conn, "b1", [2, 3, 4, 5], None)),
+        ("a", lambda conn: run_commands.request_cancels(conn, "b1", [2, 3, 4, 5], None)),
         ("a", commit),
         ("b", lambda conn: backfills.lock_free(conn, ["b1"])[1]),
         ("b", lambda conn: (lease_left(conn, 1, 2) is None, attempts.to_be_ended(conn, [1, 2]))),
-        ("b", lambda conn: run_cancels.mark_release_requested(conn, ["b1", "b2"])),
-        ("b", lambda conn: run_cancels.mark_release_requested(conn, ["b1"])),
+        ("b", lambda conn: run_commands.mark_release_requested(conn, ["b1", "b2"])),
+        ("b", lambda conn: run_commands.mark_release_requested(conn, ["b1"])),
         ("b", lambda conn: (lease_left(conn, 1, 2) is None, attempts.to_be_ended(conn, [1, 2]))),
-        ("b", lambda conn: sorted(run_cancels.among(conn, ["b1"], [1, 2, 3, 9]))),
-        ("b", lambda conn: (ids(run_cancels.queued(conn, ["b1"], 9)), ids(run_cancels.queued(conn, ["b1"], 1)))),
-        ("b", lambda conn: (run_cancels.backfills_with_any(conn, 0), run_cancels.backfills_with_any(conn, 1))),
+        ("b", lambda conn: sorted(run_commands.cancelled_among(conn, ["b1"], [1, 2, 3, 9]))),
+        (
+            "b",
+            lambda conn: (
+                ids(run_commands.queued_to_cancel(conn, ["b1"], 9)),
+                ids(run_commands.queued_to_cancel(conn, ["b1"], 1)),
+            ),
+        ),
+        (
+            "b",
+            lambda conn: (run_commands.backfills_with_cancels(conn, 0), run_commands.backfills_with_cancels(conn, 1)),
+        ),
         ("b", commit),
     )
     assert said[4:6] == [[], []]
@@ -115,7 +123,7 @@ def test_a_backfill_knows_whether_a_run_was_cancelled_by_itself(both: Both) -> N
     said = both.play(
         *BASE,
         ("a", lambda conn: give(conn, claim(conn, 1), 1)),
-        ("a", lambda conn: run_cancels.insert_all(conn, "b1", [1, 2], None)),
+        ("a", lambda conn: run_commands.request_cancels(conn, "b1", [1, 2], None)),
         ("a", lambda conn: (begin(conn, 1, 1), finish(conn, 1))),
         ("a", lambda conn: backfills.progress(conn, "b1").any_run_cancelled),
         ("a", lambda conn: runs.move(conn, RunState.CANCELLED, [{"id": 2}], {"finished_at": START}, guard=())),
@@ -130,7 +138,7 @@ def test_a_backfill_knows_whether_a_run_was_cancelled_by_itself(both: Both) -> N
 
 def replaced(conn: Any) -> Any:
     """All failed runs of the first backfill are replaced."""
-    return retries.replace(conn, retries.failed(conn, "b1", None, after=-1, most=9), NOW)
+    return run_commands.replace_failed(conn, run_commands.failed_runs(conn, "b1", None, after=-1, most=9), NOW)
 
 
 FAILED = (
@@ -148,22 +156,22 @@ def test_a_failed_run_is_replaced_and_counts_no_more(both: Both) -> None:
             conditions.count_failed(conn, "b1"),
             backfills.progress(conn, "b1"),
             backfills.run_counts(conn, "b1"),
-            run_cancels.starting_within(conn, "b1", [day], 9),
+            run_commands.starting_within(conn, "b1", [day], 9),
             claims.next_queued(conn, {"b1": 9}),
             planning.history(conn, 1, planned([(START, START + 9 * DAY)]).intervals),
-            retries.not_done(conn, "b1"),
+            run_commands.not_done(conn, "b1"),
         ]
 
     said = both.play(
         *FAILED,
         ("a", facts),
-        ("a", lambda conn: retries.failed(conn, "b1", [2, 9], after=-1, most=9)),
-        ("a", lambda conn: retries.failed(conn, "b1", None, after=0, most=9)),
-        ("a", lambda conn: retries.failed(conn, "b1", None, after=-1, most=1)),
+        ("a", lambda conn: run_commands.failed_runs(conn, "b1", [2, 9], after=-1, most=9)),
+        ("a", lambda conn: run_commands.failed_runs(conn, "b1", None, after=0, most=9)),
+        ("a", lambda conn: run_commands.failed_runs(conn, "b1", None, after=-1, most=1)),
         ("a", replaced),
         ("a", replaced),
         ("a", facts),
-        ("a", lambda conn: retries.armed_deadlines(conn, [1, 2], 9)),
+        ("a", lambda conn: run_commands.armed_deadlines(conn, [1, 2], 9)),
         ("a", lambda conn: backfills.change(conn, "b1", {"failed_before": 1, "batch_size": 2})),
         ("a", commit),
     )
@@ -175,12 +183,12 @@ def test_a_failed_run_is_replaced_and_counts_no_more(both: Both) -> None:
 
 
 def test_two_retries_of_a_run_cannot_both_commit(both: Both) -> None:
-    failed = retries.RetriableRun(1, 0, START)
+    failed = run_commands.RetriableRun(1, 0, START)
     both.play(
         *FAILED,
-        ("a", lambda conn: retries.replace(conn, [failed], NOW)),
+        ("a", lambda conn: run_commands.replace_failed(conn, [failed], NOW)),
         # The second one finds nothing to supersede, so its new run would be another of the position.
-        ("a", lambda conn: retries.replace(conn, [failed], NOW)),
+        ("a", lambda conn: run_commands.replace_failed(conn, [failed], NOW)),
         ("a", rollback),
     )
 
@@ -249,7 +257,7 @@ def test_runs_of_other_schedules_that_overlap(both: Both, spans: list[tuple[date
         ("a", together(lambda conn: ended(conn, "b2"), lambda conn: ended(conn, "b3"))),
         ("a", lambda conn: planning.history(conn, 1, of_days)),
         ("a", lambda conn: planning.history(conn, 2, of_others)),
-        ("a", lambda conn: retries.not_done(conn, "b1")),
+        ("a", lambda conn: run_commands.not_done(conn, "b1")),
         ("a", lambda conn: undo.intervals(conn, "b2", None, None)),
         ("a", lambda conn: conn.commit()),
     )

@@ -10,7 +10,7 @@ from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.runs import RunCancelled
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, run_cancels
+from retrofill_core.store import attempts, run_commands
 from retrofill_core.store import runs as store
 from retrofill_core.store.rows import Backfill, Run
 from retrofill_core.store.sql import database_now
@@ -41,8 +41,8 @@ def cancel_runs(tx: Transaction, rows: Mapping[str, Backfill]) -> list[str]:
     """
     if not rows:
         return []
-    tx.notify(attempts.ATTEMPT_CHANNEL, run_cancels.mark_release_requested(tx.conn, rows))
-    queued = run_cancels.queued(tx.conn, rows, CANCEL_CHUNK)
+    tx.notify(attempts.ATTEMPT_CHANNEL, run_commands.mark_release_requested(tx.conn, rows))
+    queued = run_commands.queued_to_cancel(tx.conn, rows, CANCEL_CHUNK)
     _end(tx, rows, queued)
     if queued:
         crash_point("run-cancel:applied")

@@ -18,7 +18,7 @@ from retrofill_core.deadlines import Listed, insert_listed
 from retrofill_core.domain.callback import Occasion
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, backfills, listed, run_cancels, task_runs
+from retrofill_core.store import attempts, backfills, listed, run_commands, task_runs
 from retrofill_core.store import runs as store
 from retrofill_core.store.rows import Attempt, Run
 from retrofill_core.store.sql import database_now
@@ -160,7 +160,7 @@ def _cancelled(tx: Transaction, rows: Rows) -> set[int]:
     """The runs that users cancelled, of attempts that end for their sake."""
     releasing = {id for id, attempt in rows.attempts.items() if attempt.release_requested}
     runs = {id: row.backfill_id for id, row in rows.runs.items() if row.attempt_id in releasing}
-    return run_cancels.among(tx.conn, set(runs.values()), runs) if runs else set()
+    return run_commands.cancelled_among(tx.conn, set(runs.values()), runs) if runs else set()
 
 
 def _approvals(tx: Transaction, rows: Rows, definitions: Definitions) -> dict[str, int]:

@@ -18,7 +18,7 @@ from retrofill_core.domain.backfill import Publish, ReprocessBehavior
 from retrofill_core.domain.deadline import FINISH_BY
 from retrofill_core.domain.planning import Intervals
 from retrofill_core.store import backfills
-from retrofill_core.store.retries import not_done
+from retrofill_core.store.run_commands import not_done
 from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import deadline
 from retrofill_tools.client.backfills import Backfill, is_purged

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by
 from retrofill.errors import head_of
 from retrofill.states import AttemptMode, TaskState
 from retrofill_core.store.conditions import has_failed
-from retrofill_core.store.run_cancels import ASKED
+from retrofill_core.store.run_commands import ASKED
 from retrofill_core.store.tables import attempt, backfill, run, run_cancel, task_run
 from retrofill_tools.client.attempts import Attempt, find_attempts
 from retrofill_tools.client.deadlines import Callback, Deadline, find_callbacks, find_deadlines

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from retrofill_core.deadlines import RESERVE
-from retrofill_core.store.retries import NEXT_IDS
+from retrofill_core.store.run_commands import NEXT_IDS
 from tests.simulation.memory.froms import Outcome
 from tests.simulation.memory.rows import Tx
 

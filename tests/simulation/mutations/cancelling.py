@@ -10,8 +10,8 @@ from sqlalchemy import select, update
 import run_starter.reports.handling
 from backfill_planner import commands as planner
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import backfills, run_cancels
-from retrofill_core.store.run_cancels import Found
+from retrofill_core.store import backfills, run_commands
+from retrofill_core.store.run_commands import Found
 from retrofill_core.store.sql import database_now, in_state
 from retrofill_core.store.tables import run, run_cancel
 from tests.simulation.mutations.patch import Patch, decided_with
@@ -29,7 +29,7 @@ def cancels_whole_batches(patch: Patch) -> None:
 
 def cancels_accepted_runs(patch: Patch) -> None:
     """A run is cancelled though its output was accepted."""
-    why_left, queued = planner._why_left, run_cancels.queued
+    why_left, queued = planner._why_left, run_commands.queued_to_cancel
 
     def as_if_running(found: Found) -> str | None:
         accepted = (RunState.PUBLISHING, RunState.STAGED)
@@ -45,12 +45,12 @@ def cancels_accepted_runs(patch: Patch) -> None:
         return queued(conn, backfill_ids, most)
 
     patch(planner, "_why_left", as_if_running)
-    patch(run_cancels, "queued", accepted_too)
+    patch(run_commands, "queued_to_cancel", accepted_too)
 
 
 def starts_cancelled_runs(patch: Patch) -> None:
     """Only live runs are cancelled."""
-    patch(run_cancels, "queued", lambda conn, backfill_ids, most: [])
+    patch(run_commands, "queued_to_cancel", lambda conn, backfill_ids, most: [])
 
 
 def ends_as_if_none_was_cancelled(patch: Patch) -> None:

@@ -8,7 +8,7 @@ from backfill_planner.commands import MAX_RUNS, CancelRuns, decide_cancels
 from backfill_planner.decide import Refuse, why_failed
 from retrofill_core.contract.backfills import CANCELLING
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.run_cancels import Found
+from retrofill_core.store.run_commands import Found
 
 DAY = datetime(2020, 1, 3, 5, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from backfill_planner.commands import RetryRuns, decide_retries
 from backfill_planner.decide import Refuse
 from retrofill_core.contract.backfills import MAX_LISTED
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.run_cancels import Found
+from retrofill_core.store.run_commands import Found
 
 DAY = datetime(2020, 1, 3, 5, tzinfo=UTC)
 ZONE = "America/New_York"

@@ -12,7 +12,7 @@ from tests.support.sessions import MemoryStore
 
 from retrofill.errors import UserError
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import retries
+from retrofill_core.store import run_commands
 from retrofill_core.store import tables as t
 from retrofill_core.store.rows import present
 from retrofill_core.store.sql import database_now
@@ -31,7 +31,9 @@ def retried(look: Callable[[Connection, Run, Run], Any], *, begun: bool = True) 
         begin(conn, 1, 1)
         end(conn, 1, state=RunState.FAILED)
         conn.execute(update(t.run).where(t.run.c.id == 1).values(finished_at=database_now(conn)))
-        retries.replace(conn, retries.failed(conn, "b1", None, after=-1, most=9), database_now(conn))
+        run_commands.replace_failed(
+            conn, run_commands.failed_runs(conn, "b1", None, after=-1, most=9), database_now(conn)
+        )
         if begun:
             give(conn, claim(conn, 1, 1), 4)
         return look(conn, present(find_run(conn, 1)), present(find_run(conn, 4)))
