@@ -10,7 +10,7 @@ from sqlalchemy import update
 from tests.support.both_stores import BASE, DAY, NOW, Both, both, claim, give, installation, over, register
 from tests.support.sessions import Step, commit, together
 
-from retrofill_core.store import attempts, giving_way, hosts, launches, write_locks
+from retrofill_core.store import attempts, giving_way, hosts, launches, places
 from retrofill_core.store import tables as t
 from retrofill_core.store.giving_way import Rank, SeatKind, wait_for_no_seat
 
@@ -247,24 +247,24 @@ def test_constraints_of_seats(both: Both, values: dict[str, Any]) -> None:
 def test_who_writes_what_and_who_waits_for_it(both: Both) -> None:
     """A lock is free once its attempt is not live, and those about which another transaction decides are undecided."""
     everything = ["a", "b", "c"]
-    state = a(lambda conn: (write_locks.held(conn, everything), sorted_waits(conn, everything)))
+    state = a(lambda conn: (places.held(conn, everything), sorted_waits(conn, everything)))
     said = both.play(
         *BASE,
         a(lambda conn: (ready(conn, 2), take(conn, 1, 1, 1))),
-        a(lambda conn: sorted(write_locks.undecided(conn, everything))),
-        a(lambda conn: write_locks.take(conn, ["b", "a"], 1)),
-        ("b", lambda conn: sorted(write_locks.undecided(conn, [*everything, "d"]))),
+        a(lambda conn: sorted(places.undecided(conn, everything))),
+        a(lambda conn: places.take(conn, ["b", "a"], 1)),
+        ("b", lambda conn: sorted(places.undecided(conn, [*everything, "d"]))),
         ("b", commit),
         a(commit),
-        a(lambda conn: write_locks.wait(conn, ["a", "c"], "b2", NOW, 3600.0)),
-        a(lambda conn: write_locks.wait(conn, ["a"], "b2", NOW - DAY, 3600.0)),
-        a(lambda conn: write_locks.wait(conn, ["a"], "b3", NOW, -3600.0)),
+        a(lambda conn: places.wait(conn, ["a", "c"], "b2", NOW, 3600.0)),
+        a(lambda conn: places.wait(conn, ["a"], "b2", NOW - DAY, 3600.0)),
+        a(lambda conn: places.wait(conn, ["a"], "b3", NOW, -3600.0)),
         state,
-        a(lambda conn: write_locks.wait_no_more(conn, ["b2"])),
+        a(lambda conn: places.wait_no_more(conn, ["b2"])),
         a(lambda conn: over(conn, 1)),
         state,
         a(lambda conn: take(conn, 1, 2, 2)),
-        a(lambda conn: write_locks.take(conn, ["a"], 2)),
+        a(lambda conn: places.take(conn, ["a"], 2)),
         state,
         a(commit),
     )
@@ -273,4 +273,4 @@ def test_who_writes_what_and_who_waits_for_it(both: Both) -> None:
 
 
 def sorted_waits(conn: Any, names: list[str]) -> list[tuple[str, str]]:
-    return sorted((each.name, each.backfill_id) for each in write_locks.waiting(conn, names))
+    return sorted((each.name, each.backfill_id) for each in places.waiting(conn, names))

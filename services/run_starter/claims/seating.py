@@ -14,7 +14,7 @@ from retrofill_core.bus import metrics
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.pipeline import PipelineDefinition
-from retrofill_core.store import giving_way, hosts, runs, write_locks
+from retrofill_core.store import giving_way, hosts, places, runs
 from retrofill_core.store.rows import Backfill
 from run_starter.claims.publishing import Publication
 from run_starter.claims.starting import Wanted
@@ -116,9 +116,9 @@ def may_write(tx: Transaction, memory: Memory, candidates: Sequence[Candidate]) 
     wanted = {name for each in candidates for name in each.writes}
     if not wanted:
         return list(candidates)
-    undecided = write_locks.undecided(tx.conn, wanted)
+    undecided = places.undecided(tx.conn, wanted)
     decided = wanted - undecided
-    held, waiting = write_locks.held(tx.conn, decided), write_locks.waiting(tx.conn, decided)
+    held, waiting = places.held(tx.conn, decided), places.waiting(tx.conn, decided)
     taken, at_work = {one.name for one in held}, {one.backfill_id for one in held}
     first: set[str] = set()
     for each in sorted(candidates, key=lambda each: (each.since, each.id)):
@@ -135,13 +135,13 @@ def may_write(tx: Transaction, memory: Memory, candidates: Sequence[Candidate]) 
             metrics.CLAIMS_PUT_OFF.labels("write_turn").inc()
             memory.to_write.add(pipeline_key(each.pipeline_no))
             tx.schedule_check(pipeline_key(each.pipeline_no), WRITE_POLL_SECONDS)
-            write_locks.wait(tx.conn, names, each.id, each.since, LEFT_SECONDS)
+            places.wait(tx.conn, names, each.id, each.since, LEFT_SECONDS)
         else:
             first.add(each.id)
         # What waits for one of them is as good as taken: who comes later leaves all of them to it.
         taken |= names
     if no_more := first & {one.backfill_id for one in waiting}:
-        write_locks.wait_no_more(tx.conn, no_more)
+        places.wait_no_more(tx.conn, no_more)
     return [_once(each) for each in candidates if each.id in first]
 
 

@@ -14,7 +14,7 @@ from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, hosts, runs, write_locks
+from retrofill_core.store import attempts, hosts, places, runs
 from retrofill_core.store.hosts import Seat
 from retrofill_core.store.rows import Backfill, Run
 from retrofill_core.store.sql import database_now
@@ -78,7 +78,7 @@ class Starting:
         if len(ids) != len(new):
             raise Conflict("a free seat was taken by another transaction")
         for id, each in zip(ids, wanted, strict=True):
-            write_locks.take(tx.conn, each.writes, id)
+            places.take(tx.conn, each.writes, id)
         claimed = list(zip(ids, batches, strict=True))
         self._move_runs(tx, claimed, now)
         crash_point("claim:written")

@@ -13,9 +13,9 @@ from retrofill.protocol.table_output import TableOutput
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.runs import ErrorInfo, Report, RunStaged
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import table_places as store
+from retrofill_core.store import places as store
+from retrofill_core.store.places import Published, Use
 from retrofill_core.store.rows import Run
-from retrofill_core.store.table_places import Published, Use
 
 # All of a pipeline's runs, where it does not matter which.
 ALWAYS = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
@@ -28,7 +28,7 @@ def refused(tx: Transaction, reports: Sequence[Report], runs: Mapping[int, Run])
     identities = {table.identity for found in staged.values() for table in found}
     if not identities:
         return {}
-    store.lock(tx.conn, identities)
+    store.lock_tables(tx.conn, identities)
     uses = store.uses(tx.conn, identities)
     noted = {(each.identity, each.pipeline_no, each.keys) for each in uses}
     # What this transaction accepts is in no row yet.

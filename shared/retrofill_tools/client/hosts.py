@@ -14,7 +14,7 @@ from retrofill.sdk.names import DEFAULT_POOL
 from retrofill_core.contract.runs import SPARK_LOST
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import write_locks
+from retrofill_core.store import places
 from retrofill_core.store.pipelines import limit
 from retrofill_core.store.rows import Backfill
 from retrofill_core.store.tables import attempt, backfill, host, pipeline, seat
@@ -198,7 +198,7 @@ def waits_for(conn: Connection, of: Backfill, definition: StoredDefinition, by_s
 def _writer(conn: Connection, of: Backfill, definition: StoredDefinition) -> str | None:
     """The backfill whose attempt writes what this one writes, too: they take turns."""
     names = () if of.undoes is not None else definition.unstaged
-    held = write_locks.held(conn, names) if names else []
+    held = places.held(conn, names) if names else []
     if not held or any(each.backfill_id == of.id for each in held):
         return None
     first = held[0]

@@ -19,7 +19,7 @@ from retrofill.states import AttemptOutcome
 from retrofill_core.contract.runs import RunReport
 from retrofill_core.domain import batch_size
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, claims, write_locks
+from retrofill_core.store import attempts, claims, places
 from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import attempt, run
 from run_starter.claims.batches import batches
@@ -34,7 +34,7 @@ from tests.simulation.mutations.patch import Patch, decided_with
 
 def writes_at_once(patch: Patch) -> None:
     """Claims do not look who writes the same now."""
-    patch(write_locks, "held", lambda conn, names: [])
+    patch(places, "held", lambda conn, names: [])
 
 
 def no_attempt_guard(patch: Patch) -> None:

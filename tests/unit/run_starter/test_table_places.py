@@ -10,7 +10,7 @@ from tests.unit.run_starter.reported import ERROR, attempt, ended, fold, run, st
 from retrofill.protocol.table_output import TableOutput
 from retrofill.states import AttemptMode
 from retrofill_core.domain.run import RunState
-from retrofill_core.store.table_places import Published, Use
+from retrofill_core.store.places import Published, Use
 from run_starter.reports.steps import Accept, Begin, End
 from run_starter.reports.table_places import refusal, tables
 

@@ -28,13 +28,13 @@ from retrofill_core.store import (
     listed,
     outbox,
     pipelines,
+    places,
     progress,
     receivers,
     run_commands,
     runs,
     sql,
     task_runs,
-    write_locks,
 )
 from retrofill_core.store.tables import SERVICE_TABLES
 from retrofill_core.store.transition import FromNow, IfNull
@@ -75,12 +75,12 @@ HOT = {
         conn, 0, giving_way.SeatKind("default", False), giving_way.Rank(1, NOW), 1.0
     ),
     "shard waits no more": lambda conn: giving_way.wait_for_no_seat(conn, 0, giving_way.SeatKind("default", False)),
-    "writes undecided": lambda conn: write_locks.undecided(conn, ["w"]),
-    "who writes": lambda conn: write_locks.held(conn, ["w"]),
-    "who waits to write": lambda conn: write_locks.waiting(conn, ["w"]),
-    "backfill waits to write": lambda conn: write_locks.wait(conn, ["w"], "b", NOW, 1.0),
-    "backfill waits to write no more": lambda conn: write_locks.wait_no_more(conn, ["b"]),
-    "writes": lambda conn: write_locks.take(conn, ["w"], 1),
+    "writes undecided": lambda conn: places.undecided(conn, ["w"]),
+    "who writes": lambda conn: places.held(conn, ["w"]),
+    "who waits to write": lambda conn: places.waiting(conn, ["w"]),
+    "backfill waits to write": lambda conn: places.wait(conn, ["w"], "b", NOW, 1.0),
+    "backfill waits to write no more": lambda conn: places.wait_no_more(conn, ["b"]),
+    "writes": lambda conn: places.take(conn, ["w"], 1),
     "host": lambda conn: hosts.register(conn, "h", 2, 1.0, submits=True, note=None),
     "host renewed": lambda conn: hosts.renew(conn, 1, 1.0, submits=True, note="n"),
     "seats": lambda conn: hosts.seats_of(conn, [1]),

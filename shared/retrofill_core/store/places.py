@@ -1,7 +1,7 @@
-"""Queries for what pipelines write without staging it: who writes it now, and which backfills wait for it.
+"""Queries about places that several pipelines write: whose turn it is where nothing is staged, and who publishes to a table.
 
-A live attempt has the lock. So it is free with the end of the attempt, however that came, also with
-the end of the lease of a lost one.
+A live attempt has the lock of what it writes without staging it. So that is free with the end of the attempt, however that
+came, also with the end of the lease of a lost one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import BigInteger, Connection, Interval, Text, bindparam, delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from retrofill_core.store.sql import one_of
-from retrofill_core.store.tables import Moment, attempt, write_lock, write_wait
+from retrofill_core.domain.run import RunState
+from retrofill_core.store.conditions import counts
+from retrofill_core.store.sql import in_state, one_of
+from retrofill_core.store.tables import Moment, attempt, pipeline, run, table_place, write_lock, write_wait
 
 # First key of the advisory locks.
 _SPACE = 0x52465057
@@ -111,3 +113,80 @@ def take(conn: Connection, names: Collection[str], attempt_id: int) -> None:
     """Give free locks, about which this transaction decides, to an attempt that it starts."""
     for name in sorted(names):
         conn.execute(_TAKE, {"of_name": name, "of_attempt": attempt_id})
+
+
+# First key of the advisory locks of tables.
+_TABLES = 0x524650
+_LOCK_TABLE = text("SELECT pg_advisory_xact_lock(:space, :no)")
+
+
+def lock_tables(conn: Connection, identities: Collection[str]) -> None:
+    """Let one transaction at a time decide who may publish to these tables."""
+    for no in sorted({zlib.crc32(each.encode()) - 2**31 for each in identities}):
+        conn.execute(_LOCK_TABLE, {"space": _TABLES, "no": no})
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A pipeline publishes to a table, of which the columns ``keys`` tell the interval of a row."""
+
+    identity: str
+    pipeline_no: int
+    keys: str
+    pipeline: str
+
+
+_USES = (
+    select(table_place.c.identity, table_place.c.pipeline_no, table_place.c.key_columns, pipeline.c.name)
+    .join(pipeline, pipeline.c.no == table_place.c.pipeline_no)
+    .where(one_of(table_place.c.identity, "identities"), pipeline.c.removed_at.is_(None))
+    .order_by(table_place.c.identity, table_place.c.pipeline_no)
+)
+
+
+def uses(conn: Connection, identities: Collection[str]) -> list[Use]:
+    """By pipelines that are not removed."""
+    return [Use(*row) for row in conn.execute(_USES, {"identities": sorted(identities)})]
+
+
+_PUT = insert(table_place).values(
+    identity=bindparam("identity"), pipeline_no=bindparam("pipeline_no"), key_columns=bindparam("keys")
+)
+_PUT = _PUT.on_conflict_do_update(
+    index_elements=["identity", "pipeline_no"], set_={"key_columns": _PUT.excluded.key_columns}
+)
+
+
+def put(conn: Connection, identity: str, pipeline_no: int, keys: str) -> None:
+    """Note that a pipeline publishes to a table."""
+    conn.execute(_PUT, {"identity": identity, "pipeline_no": pipeline_no, "keys": keys})
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A run whose output was accepted and counts: it is not undone, and undoes none."""
+
+    run_id: int
+    start: datetime
+    end: datetime
+    outputs: tuple[str, ...]
+
+
+_PUBLISHED = (
+    select(run.c.id, run.c.interval_start, run.c.interval_end, run.c.outputs)
+    .where(
+        run.c.pipeline_no == bindparam("pipeline"),
+        in_state(run, RunState.PUBLISHING, RunState.STAGED, RunState.SUCCEEDED),
+        run.c.outputs.is_not(None),
+        counts(run),
+        run.c.interval_start < bindparam("end", type_=Moment),
+        run.c.interval_end > bindparam("start", type_=Moment),
+    )
+    .order_by(run.c.id)
+)
+
+
+def published(conn: Connection, pipeline_no: int, start: datetime, end: datetime) -> list[Published]:
+    """A pipeline's runs of intervals that overlap this one."""
+    given = {"pipeline": pipeline_no, "start": start, "end": end}
+    return [Published(*row[:3], tuple(row[3]["folders"])) for row in conn.execute(_PUBLISHED, given)]
