@@ -31,18 +31,7 @@ from tests.support.sessions import Step, commit, together
 from retrofill_core import deadlines as arming
 from retrofill_core.domain.backfill import BackfillState
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import (
-    attempts,
-    backfills,
-    claims,
-    conditions,
-    deadlines,
-    outbox,
-    pipelines,
-    planning,
-    runs,
-    task_runs,
-)
+from retrofill_core.store import attempts, backfills, claims, conditions, deadlines, outbox, pipelines, planning, runs
 from retrofill_core.store import tables as t
 
 __all__ = ["both", "installation"]
@@ -78,12 +67,12 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", lambda conn: (start(conn, 1, 1), start(conn, 2, 2), give(conn, 1, 1))),
         ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: 1}, ["b1", "b2"]))),
         ("a", lambda conn: (begin(conn, 1, 1), begin(conn, 2, 2), begin(conn, 1, 1))),
-        ("a", lambda conn: task_runs.create(conn, [(1, 1, "x"), (1, 1, "y"), (2, 1, "x"), (2, 1, "y")])),
-        ("a", lambda conn: task_runs.states(conn, [(1, 1), (2, 7)])),
+        ("a", lambda conn: runs.create_tasks(conn, [(1, 1, "x"), (1, 1, "y"), (2, 1, "x"), (2, 1, "y")])),
+        ("a", lambda conn: runs.task_states(conn, [(1, 1), (2, 7)])),
         ("a", lambda conn: (attempts.leases(conn, 0), attempts.leases(conn, 1))),
         ("a", lambda conn: attempts.extend_leases(conn, {1: NOW + 2 * DAY, 9: NOW})),
         ("a", lambda conn: (end(conn, 1), end(conn, 1), finish(conn, 2, attempt=9))),
-        ("a", lambda conn: task_runs.cancel_open(conn, [(1, 1)], NOW)),
+        ("a", lambda conn: runs.cancel_open_tasks(conn, [(1, 1)], NOW)),
         ("a", lambda conn: (attempts.mark_cancel_requested(conn, "b1"), attempts.mark_cancel_requested(conn, "b1"))),
         ("a", lambda conn: attempts.to_be_ended(conn, [1, 2, 9])),
         ("a", lambda conn: backfills.progress(conn, "b1")),

@@ -34,18 +34,7 @@ from tests.support.sessions import Step, commit, rollback, together
 from retrofill.states import TaskState
 from retrofill_core.domain.planning import Intervals, Plan
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import (
-    attempts,
-    backfills,
-    claims,
-    conditions,
-    launches,
-    planning,
-    run_commands,
-    runs,
-    task_runs,
-    undo,
-)
+from retrofill_core.store import attempts, backfills, claims, conditions, launches, planning, run_commands, runs, undo
 from retrofill_core.store import tables as t
 from retrofill_core.store.sql import database_now
 
@@ -318,11 +307,11 @@ def test_the_tries_that_timed_out_and_were_to_be_repeated(both: Both) -> None:
 
     def tried(conn: Any, number: int, name: str, *steps: tuple[str, int, Any]) -> None:
         """What becomes of a task in the ``number``-th execution of run 1, which is lost then."""
-        task_runs.create(conn, [(1, number, name)])
+        runs.create_tasks(conn, [(1, number, name)])
         for state, try_number, error in ((OF.QUEUED, 1, None), (OF.RUNNING, 1, None), *steps):
             row = {"run_id": 1, "attempt": number, "task": name, "try_number": try_number, "error": error}
-            assert task_runs.move(conn, state, [row], {}) == 1
-        task_runs.cancel_open(conn, [(1, number)], NOW)
+            assert runs.move_tasks(conn, state, [row], {}) == 1
+        runs.cancel_open_tasks(conn, [(1, number)], NOW)
 
     said = both.play(
         *BASE,

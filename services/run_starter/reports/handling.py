@@ -18,7 +18,7 @@ from retrofill_core.deadlines import Listed, insert_listed
 from retrofill_core.domain.callback import Occasion
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, backfills, listed, run_commands, task_runs
+from retrofill_core.store import attempts, backfills, listed, run_commands
 from retrofill_core.store import runs as store
 from retrofill_core.store.rows import Attempt, Run
 from retrofill_core.store.sql import database_now
@@ -185,7 +185,7 @@ def _task_states(tx: Transaction, reports: Sequence[Report], runs: Mapping[int, 
         for report in reports
         if isinstance(report, TaskReported) and runs[report.run_id].state != RunState.STARTING
     }
-    return task_runs.states(tx.conn, named) if named else {}
+    return store.task_states(tx.conn, named) if named else {}
 
 
 def _log_ignored(outcome: Outcome) -> None:

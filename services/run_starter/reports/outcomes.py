@@ -29,7 +29,7 @@ from retrofill_core.contract.topics import Topic
 from retrofill_core.deadlines import resolve
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import LIVE, MACHINE, RunState
-from retrofill_core.store import attempts, deadlines, hosts, task_runs, undo
+from retrofill_core.store import attempts, deadlines, hosts, undo
 from retrofill_core.store import runs as store
 from retrofill_core.store.claims import TURN
 from retrofill_core.store.rows import Attempt, Run, present
@@ -91,7 +91,7 @@ class Apply:
         known = [(row, self.definitions[row.id]) for row in rows if row.id in self.definitions]
         created = [(row.id, row.attempt + 1, task.name) for row, definition in known for task in definition.tasks]
         if created:
-            task_runs.create(self.tx.conn, created)
+            store.create_tasks(self.tx.conn, created)
         for row, each in zip(rows, given, strict=True):
             fields = self._facts(row)
             started = RunStarted(**fields, attempt_id=row.attempt_id, code_sha256=each["code_sha256"])
@@ -138,7 +138,7 @@ class Apply:
             values["started_at"] = IfNull(self.now)
         if to in TASK_MACHINE.terminal:
             values["finished_at"] = self.now
-        _landed(task_runs.move(self.tx.conn, to, rows, values), steps)
+        _landed(store.move_tasks(self.tx.conn, to, rows, values), steps)
 
     def acceptances(self) -> None:
         """Accept staged output."""
@@ -205,7 +205,7 @@ class Apply:
             # In case it is the turn of another backfill, and that does not take it.
             self.tx.schedule_check(SUSPECTS_KEY, TURN.total_seconds())
         over = [id for id, steps in self.outcome.runs.items() if isinstance(steps[-1], End | Requeue | Split)]
-        task_runs.cancel_open(self.tx.conn, [(id, self._number(self.runs[id])) for id in over], self.now)
+        store.cancel_open_tasks(self.tx.conn, [(id, self._number(self.runs[id])) for id in over], self.now)
         finished = [id for id, _ in self.outcome.steps(End)]
         resolve_deadlines(self.tx, finished)
 

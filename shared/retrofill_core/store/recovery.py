@@ -28,7 +28,7 @@ from sqlalchemy import (
 from retrofill.states import LIVE, AttemptOutcome, AttemptState
 from retrofill_core.contract.topics import RUN_STARTER, Topic
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import attempts, task_runs
+from retrofill_core.store import attempts, runs
 from retrofill_core.store import tables as t
 from retrofill_core.store.history import Timeline
 from retrofill_core.store.outbox import Outgoing, Stored, insert_rows
@@ -137,7 +137,7 @@ def requeue_runs(
         .where(in_state(attempt, *LIVE))
         .values(state=AttemptState.ENDED, outcome=AttemptOutcome.RELEASED, ended_at=now, **attempts.NOT_LIVE)
     )
-    task_runs.cancel_open(conn, [(each.id, each.attempt) for each in given_up], now)
+    runs.cancel_open_tasks(conn, [(each.id, each.attempt) for each in given_up], now)
     return given_up
 
 

@@ -1,11 +1,13 @@
-"""Run rows: locks, the runs of attempts, publication.
+"""Rows of runs and of their tasks: locks, the runs of attempts, publication.
 
-Every state changes through ``transition``.
+Every state changes through ``transition``. The rows of tasks are created when a run begins, moved by reports, and cancelled
+with their attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -14,19 +16,22 @@ from sqlalchemy import (
     Connection,
     Integer,
     Select,
+    Text,
     bindparam,
     func,
+    insert,
     or_,
     select,
     update,
 )
 
+from retrofill.states import TASK_RUN_MACHINE, TaskState
 from retrofill_core.domain.backfill import ACTIVE
 from retrofill_core.domain.run import GOING, LIVE, MACHINE, RunState
 from retrofill_core.store.backfills import PUBLISHES_BELOW
 from retrofill_core.store.rows import Run, columns_of
-from retrofill_core.store.sql import Arrays, in_state, one_of
-from retrofill_core.store.tables import backfill, run
+from retrofill_core.store.sql import Arrays, constant, in_state, one_of
+from retrofill_core.store.tables import backfill, run, task_run
 from retrofill_core.store.transition import Values, transition
 
 SLOT_CHANNEL = "retrofill_slot"
@@ -152,3 +157,48 @@ def count_unfinished(conn: Connection) -> dict[str, float]:
     queued = conn.execute(select(func.count()).where(in_state(run, RunState.QUEUED))).scalar_one()
     rows = conn.execute(select(run.c.state, func.count()).where(in_state(run, *GOING)).group_by(run.c.state)).all()
     return {str(RunState.QUEUED): queued, **{str(state): 0 for state in GOING}, **{row[0]: row[1] for row in rows}}
+
+
+_TASKS = Arrays("given", run_id=BigInteger, attempt=Integer, task=Text)
+_CREATE_TASKS = insert(task_run).from_select(
+    ["run_id", "attempt", "task", "state"], select(*_TASKS.c, constant(TaskState.NONE))
+)
+_ATTEMPTS = Arrays("given", run_id=BigInteger, attempt=Integer)
+_FIND_TASKS = select(task_run.c.run_id, task_run.c.attempt, task_run.c.task, task_run.c.state).where(
+    task_run.c.run_id == _ATTEMPTS.c.run_id, task_run.c.attempt == _ATTEMPTS.c.attempt
+)
+
+
+def create_tasks(conn: Connection, tasks: Sequence[tuple[int, int, str]]) -> None:
+    """Insert task runs, each (run id, attempt, task)."""
+    ids, attempts = (id for id, _, _ in tasks), (attempt for _, attempt, _ in tasks)
+    conn.execute(_CREATE_TASKS, _TASKS.values(run_id=ids, attempt=attempts, task=(task for _, _, task in tasks)))
+
+
+def task_states(conn: Connection, attempts: Collection[tuple[int, int]]) -> dict[tuple[int, int, str], TaskState]:
+    """States of the task runs of attempts (run id, attempt), by (run id, attempt, task)."""
+    pairs = sorted(attempts)
+    given = _ATTEMPTS.values(run_id=(id for id, _ in pairs), attempt=(attempt for _, attempt in pairs))
+    return {(id, attempt, task): TaskState(state) for id, attempt, task, state in conn.execute(_FIND_TASKS, given)}
+
+
+def move_tasks(
+    conn: Connection,
+    to: str,
+    rows: Sequence[Values],
+    values: Mapping[str, Any],
+    from_states: Sequence[str] | None = None,
+) -> int:
+    """Move task runs (``run_id``, ``attempt``, ``task`` and columns to set); how many landed."""
+    return len(transition(conn, TASK_RUN_MACHINE, task_run, to, rows, from_states=from_states, values=values))
+
+
+def cancel_open_tasks(conn: Connection, attempts: Sequence[tuple[int, int]], now: datetime) -> None:
+    """Cancel the unfinished tasks of ended attempts (run id, attempt)."""
+    found = task_states(conn, attempts) if attempts else {}
+    rows = [
+        {"run_id": id, "attempt": attempt, "task": task}
+        for (id, attempt, task), state in found.items()
+        if state not in TASK_RUN_MACHINE.terminal
+    ]
+    move_tasks(conn, TaskState.CANCELLED, rows, {"finished_at": now})

@@ -34,7 +34,6 @@ from retrofill_core.store import (
     run_commands,
     runs,
     sql,
-    task_runs,
 )
 from retrofill_core.store.tables import SERVICE_TABLES
 from retrofill_core.store.transition import FromNow, IfNull
@@ -104,9 +103,9 @@ HOT = {
     "lease left": lambda conn: attempts.lease_left(conn, 1, 1),
     "accepted": lambda conn: attempts.accepted(conn, 1, [1]),
     "hosted attempts": lambda conn: attempts.to_be_ended(conn, [1]),
-    "tasks created": lambda conn: task_runs.create(conn, []),
-    "tasks": lambda conn: task_runs.states(conn, [(1, 1)]),
-    "open tasks": lambda conn: task_runs.cancel_open(conn, [(1, 1)], NOW),
+    "tasks created": lambda conn: runs.create_tasks(conn, []),
+    "tasks": lambda conn: runs.task_states(conn, [(1, 1)]),
+    "open tasks": lambda conn: runs.cancel_open_tasks(conn, [(1, 1)], NOW),
     "pipelines locked": lambda conn: claims.lock_pipelines(conn, [1]),
     "slots": lambda conn: claims.taken_slots(conn, [1]),
     "claimants": lambda conn: claims.claimants(conn, 0, {1: 1}, ["b"]),
