@@ -36,9 +36,15 @@ from retrofill_core.contract.topics import Service
 from retrofill_core.settings import NotConfigured, Settings, WrongSetting, read_settings
 from retrofill_core.startup import write_ready
 from retrofill_core.store import outbox
-from retrofill_core.store.engine import make_engine
+from retrofill_core.store.engine import (
+    LimitsMissing,
+    SchemaTooOld,
+    check_limits,
+    check_schema,
+    make_engine,
+    read_installation,
+)
 from retrofill_core.store.history import PostgresWentBack
-from retrofill_core.store.installation import LimitsMissing, SchemaTooOld, check_limits, check_schema, read_installation
 
 log = get_log(__name__)
 

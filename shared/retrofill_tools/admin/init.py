@@ -14,9 +14,8 @@ from retrofill.log import get_log
 from retrofill_core.contract.topics import SERVICES
 from retrofill_core.settings import Settings
 from retrofill_core.store import tables as t
-from retrofill_core.store.engine import make_engine
+from retrofill_core.store.engine import Installation, check_limits, make_engine, read_installation, schema_version
 from retrofill_core.store.history import read_history
-from retrofill_core.store.installation import Installation, check_limits, read_installation, schema_version
 from retrofill_core.store.migrations import upgrade
 from retrofill_core.store.roles import READER, grant
 from retrofill_tools.admin.access import create_users

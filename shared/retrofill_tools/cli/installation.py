@@ -22,8 +22,7 @@ from retrofill.system.crash import arm
 from retrofill_core.bus.clients import explain
 from retrofill_core.contract.topics import CLI_CLIENT
 from retrofill_core.settings import Settings
-from retrofill_core.store.engine import make_engine
-from retrofill_core.store.installation import LimitsMissing, SchemaTooOld, check_schema, read_installation
+from retrofill_core.store.engine import LimitsMissing, SchemaTooOld, check_schema, make_engine, read_installation
 from retrofill_tools.admin.access import NoAuthorizer
 from retrofill_tools.admin.init import InstallationDiffers, PostgresTooOld, initialize
 from retrofill_tools.admin.purge import CannotExport, CannotPurge, Purge, Purged

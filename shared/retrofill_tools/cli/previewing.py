@@ -14,7 +14,7 @@ from retrofill_core.contract.backfills import BackfillUndoRequested
 from retrofill_core.contract.base import explain
 from retrofill_core.domain.backfill import Publish
 from retrofill_core.domain.planning import Plan, Rejection
-from retrofill_core.store.installation import read_installation
+from retrofill_core.store.engine import read_installation
 from retrofill_core.store.undo import find, plan_undo, stored_undo
 from retrofill_tools.cli.arguments import read_bound
 from retrofill_tools.cli.output import console, counts, moment, print_json, print_table, print_text
