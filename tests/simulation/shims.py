@@ -109,13 +109,11 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     "retrofill_core.bus.inbox": {"queue": Queue},
     "retrofill_core.bus.envelope": {"uuid": _Uuid},
     "retrofill_core.bus.takeover": {"admin": lambda settings, client_id: FakeAdmin(connections())},
-    "retrofill_core.bus.member": {
+    "retrofill_core.bus.poller": {
         "Consumer": lambda config: FakeConsumer(connections(), config),
         "SimpleQueue": CallsQueue,
         "Future": Future,
         "time": Time,
-    },
-    "retrofill_core.bus.poller": {
         "threading": Threading,
         "Poller.start": _start_as_task,
         "Poller.join": _no_join,

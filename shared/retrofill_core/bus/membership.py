@@ -9,8 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from retrofill.log import get_log
 from retrofill_core.bus.clients import client_config, is_fatal
-from retrofill_core.bus.member import CALL_SECONDS, Calls, Member
-from retrofill_core.bus.poller import raise_refusals
+from retrofill_core.bus.poller import CALL_SECONDS, Calls, Member, raise_refusals
 from retrofill_core.bus.relay.cursor import CURSOR_PARTITION
 from retrofill_core.contract.topics import Service
 from retrofill_core.settings import Settings

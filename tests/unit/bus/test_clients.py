@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from retrofill_core.bus import clients, member
+from retrofill_core.bus import clients, poller
 from retrofill_core.bus.inbox import Inbox
 from retrofill_core.bus.membership import Membership
 from retrofill_core.bus.poller import Poller
@@ -41,7 +41,7 @@ def made(kind: str, settings: Settings) -> dict[str, Any]:
     with (
         mock.patch.object(clients, "Producer", client),
         mock.patch.object(clients, "Consumer", client),
-        mock.patch.object(member, "Consumer", client),
+        mock.patch.object(poller, "Consumer", client),
     ):
         MAKERS[kind](settings)
     (config,) = client.call_args.args
