@@ -118,10 +118,11 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
         "Poller.start": _start_as_task,
         "Poller.join": _no_join,
     },
-    "retrofill_core.bus.relay.cursor": {"time": Time, "reader": _reader},
     "retrofill_core.bus.relay.sending": {"time": Time},
     "retrofill_core.bus.relay.refusals": {"time": Time},
-    "retrofill_core.bus.membership": {
+    "retrofill_core.bus.relay.cursor": {
+        "time": Time,
+        "reader": _reader,
         "threading": Threading,
         "Membership.start": _start_as_task,
         "Membership.join": _no_join,

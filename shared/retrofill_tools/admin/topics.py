@@ -40,7 +40,7 @@ def create_topics(settings: Settings) -> None:
                 raise
     for name, count in _partition_counts(client, list(wanted)).items():
         needed = wanted[name].num_partitions
-        # More do no harm (bus/takeover.py, bus/membership.py), and Kafka cannot remove them.
+        # More do no harm (bus/takeover.py, bus/relay/cursor.py), and Kafka cannot remove them.
         if count < needed:
             raise TopicsDiffer(
                 f"topic {name} has {count} partitions but needs {needed}: add the missing ones with "

@@ -11,8 +11,8 @@ import pytest
 
 from retrofill_core.bus import clients, poller
 from retrofill_core.bus.inbox import Inbox
-from retrofill_core.bus.membership import Membership
 from retrofill_core.bus.poller import Poller
+from retrofill_core.bus.relay.cursor import Membership
 from retrofill_core.contract.topics import PLANNER
 from retrofill_core.setting_types import KAFKA_OWN
 from retrofill_core.settings import Settings

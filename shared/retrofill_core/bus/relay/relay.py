@@ -23,13 +23,13 @@ from retrofill.system.crash import crash_point
 from retrofill_core.bus import metrics
 from retrofill_core.bus.clients import producer
 from retrofill_core.bus.faults import Fenced
-from retrofill_core.bus.membership import Membership
 from retrofill_core.bus.relay.cursor import (
     CURSOR_KEY,
     CURSOR_PARTITION,
     KAFKA_SECONDS,
     TAKEN_KEY,
     Marks,
+    Membership,
     read_cursor,
     read_end,
     read_marks,
