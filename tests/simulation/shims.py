@@ -103,7 +103,6 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     "retrofill_core.bus.worker.context": {"time": Time, "shard_transaction": _noted_transaction},
     "retrofill_core.bus.worker.batches": {"time": Time},
     "retrofill_core.bus.worker.checks": {"time": Time},
-    "retrofill_core.bus.worker.failures": {"time": Time},
     "retrofill_core.bus.worker.shard": {"time": Time},
     "retrofill_core.bus.transaction": {"announce": _announce},
     "retrofill_core.bus.inbox": {"queue": Queue},

@@ -13,8 +13,7 @@ from retrofill_core.bus.faults import Conflict, Fenced, Poison
 from retrofill_core.bus.handler import Handler
 from retrofill_core.bus.transaction import NO_EPOCH, Transaction
 from retrofill_core.bus.worker.checks import Checks
-from retrofill_core.bus.worker.context import WorkerContext
-from retrofill_core.bus.worker.failures import Failures
+from retrofill_core.bus.worker.context import Failures, WorkerContext
 from retrofill_core.bus.worker.shard import Ownership
 from retrofill_core.contract.topics import WATCHER
 

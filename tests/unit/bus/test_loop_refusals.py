@@ -16,8 +16,7 @@ from retrofill_core.bus.inbox import End, Records
 from retrofill_core.bus.takeover import DEATHS, Suspect
 from retrofill_core.bus.worker import context
 from retrofill_core.bus.worker.batches import Batches
-from retrofill_core.bus.worker.context import STUCK_FAILURES
-from retrofill_core.bus.worker.failures import Failures
+from retrofill_core.bus.worker.context import STUCK_FAILURES, Failures
 from retrofill_core.bus.worker.loop import Intake
 from retrofill_core.bus.worker.shard import Ownership, TopicQueue
 from retrofill_core.contract.topics import WATCHER, Topic, partition_of

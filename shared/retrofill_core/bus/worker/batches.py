@@ -23,8 +23,7 @@ from retrofill_core.bus.handler import Hold, Received
 from retrofill_core.bus.inbox import End
 from retrofill_core.bus.takeover import DEATHS
 from retrofill_core.bus.transaction import Move, Transaction, move_offsets
-from retrofill_core.bus.worker.context import WorkerContext
-from retrofill_core.bus.worker.failures import Failures, short
+from retrofill_core.bus.worker.context import Failures, WorkerContext, short
 from retrofill_core.bus.worker.shard import Shard
 from retrofill_core.contract.base import Undecodable, decode, decode_object
 from retrofill_core.contract.topics import COMPACTED, REPUBLISHED, Topic, partition_of

@@ -10,8 +10,7 @@ from retrofill.system.crash import crash_point
 from retrofill_core.bus import metrics
 from retrofill_core.bus.faults import Fault, classify, needing_rows
 from retrofill_core.bus.transaction import Transaction
-from retrofill_core.bus.worker.context import WorkerContext
-from retrofill_core.bus.worker.failures import MAX_BACKOFF_SECONDS, Failures, pause, short
+from retrofill_core.bus.worker.context import MAX_BACKOFF_SECONDS, Failures, WorkerContext, pause, short
 from retrofill_core.bus.worker.shard import Shard
 
 log = get_log(__name__)

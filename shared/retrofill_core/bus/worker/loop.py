@@ -27,8 +27,7 @@ from retrofill_core.bus.poller import Rewind
 from retrofill_core.bus.takeover import Takeover, take_over, take_over_added
 from retrofill_core.bus.worker.batches import FLUSH_ENDS_SECONDS, Batches
 from retrofill_core.bus.worker.checks import Checks
-from retrofill_core.bus.worker.context import WorkerContext
-from retrofill_core.bus.worker.failures import Failures
+from retrofill_core.bus.worker.context import Failures, WorkerContext
 from retrofill_core.bus.worker.shard import Ownership, Shard
 
 log = get_log(__name__)
