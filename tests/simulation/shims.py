@@ -99,10 +99,9 @@ def _no_join(self: Any, timeout: float | None = None) -> None:
 _PACKAGES = ("retrofill", "retrofill_core", "backfill_planner", "run_starter", "deadline_watcher", "callback_runner")
 # module → names to replace
 _EXCHANGED: dict[str, dict[str, Any]] = {
-    "retrofill_core.bus.worker.loop": {"time": Time},
     "retrofill_core.bus.worker.context": {"time": Time, "shard_transaction": _noted_transaction},
     "retrofill_core.bus.worker.batches": {"time": Time},
-    "retrofill_core.bus.worker.checks": {"time": Time},
+    "retrofill_core.bus.worker.loop": {"time": Time},
     "retrofill_core.bus.worker.shard": {"time": Time},
     "retrofill_core.bus.transaction": {"announce": _announce},
     "retrofill_core.bus.inbox": {"queue": Queue},

@@ -17,7 +17,7 @@ from retrofill_core.bus.relay import relay
 from retrofill_core.bus.relay.cursor import Marks
 from retrofill_core.bus.relay.numbering import BATCH_BYTES, Batch, Last, Numbering
 from retrofill_core.bus.relay.relay import Relay
-from retrofill_core.bus.worker import batches, checks, context
+from retrofill_core.bus.worker import batches, context, loop
 from retrofill_core.bus.worker.batches import Batches
 from retrofill_core.store import backfills, outbox
 from retrofill_core.store.tables import SERVICE_TABLES
@@ -115,7 +115,7 @@ def no_looks_at_takeover(patch: Patch) -> None:
 
 def poison_waits(patch: Patch) -> None:
     """A message that cannot be handled is retried until it can be."""
-    for module in (batches, checks):
+    for module in (batches, loop):
         patch(module, "classify", lambda e: Fault.WAIT if classify(e) is Fault.POISON else classify(e))
 
 

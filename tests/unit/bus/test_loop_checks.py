@@ -12,8 +12,8 @@ from tests.support.offline import acting_as, offline
 from retrofill_core.bus.faults import Conflict, Fenced, Poison
 from retrofill_core.bus.handler import Handler
 from retrofill_core.bus.transaction import NO_EPOCH, Transaction
-from retrofill_core.bus.worker.checks import Checks
 from retrofill_core.bus.worker.context import Failures, WorkerContext
+from retrofill_core.bus.worker.loop import Checks
 from retrofill_core.bus.worker.shard import Ownership
 from retrofill_core.contract.topics import WATCHER
 

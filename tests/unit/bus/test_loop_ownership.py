@@ -11,7 +11,7 @@ from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.handler import Handler
 from retrofill_core.bus.inbox import Assigned, Inbox, NotPositioned, OutOfRange, Positioned, Records, Revoked
 from retrofill_core.bus.takeover import Takeover
-from retrofill_core.bus.worker import batches, checks, context, loop
+from retrofill_core.bus.worker import batches, context, loop
 from retrofill_core.bus.worker.batches import Work
 from retrofill_core.bus.worker.loop import Loop
 from retrofill_core.bus.worker.shard import Ownership
@@ -34,7 +34,7 @@ class Played(Loop):
 
     def __init__(self, monkeypatch):
         self.clock = Clock()
-        for module in (loop, context, batches, checks):
+        for module in (loop, context, batches):
             monkeypatch.setattr(module, "time", self.clock)
         poller = OfflinePoller()
         self.rewinds, self.released = poller.rewinds, poller.released
