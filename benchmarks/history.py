@@ -14,7 +14,7 @@ from benchmarks.claims_scale import HISTORY_RUNS, fill, unchecked
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import installed, servers
 from deadline_watcher.handler import close_due
-from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.handler import SetAside
 from retrofill_core.bus.transaction import shard_transaction
 from retrofill_core.contract.topics import WATCHER
 from retrofill_core.store.engine import make_engine

@@ -26,9 +26,8 @@ from callback_runner.decide import (
 from callback_runner.record import Claim, claim_of, record
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Poison
-from retrofill_core.bus.handler import RECHECK_SECONDS, Handler, Received
+from retrofill_core.bus.handler import RECHECK_SECONDS, Handler, Received, SetAside
 from retrofill_core.bus.service import Context
-from retrofill_core.bus.set_aside import SetAside
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import (
     CallbackReplayed,

@@ -11,9 +11,8 @@ from deadline_watcher.decide import seconds_to_next
 from deadline_watcher.verdicts import apply_verdicts, call, recover, task_ends
 from retrofill_core.bus import metrics
 from retrofill_core.bus.faults import Poison
-from retrofill_core.bus.handler import RECHECK_SECONDS, Handler, Received
+from retrofill_core.bus.handler import RECHECK_SECONDS, Handler, Received, SetAside
 from retrofill_core.bus.service import Context
-from retrofill_core.bus.set_aside import SetAside
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import DeadlineArmed, DeadlineResolved
 from retrofill_core.contract.topics import Topic

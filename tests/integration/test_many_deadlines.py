@@ -11,7 +11,7 @@ from tests.support.installation import Installation
 from tests.support.statements import recorded, scanned
 
 from deadline_watcher.handler import LISTED, close_due
-from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.handler import SetAside
 from retrofill_core.bus.transaction import shard_transaction
 from retrofill_core.contract.base import decode
 from retrofill_core.contract.deadlines import DeadlinesMissed

@@ -154,7 +154,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     },
     # Its senders poll too.
     "run_starter.host.report_wire": {"ReportWire._serve": lambda wire: None},
-    "retrofill_core.bus.set_aside": {"time": Time},
+    "retrofill_core.bus.handler": {"time": Time},
     "callback_runner.call": {"threading": Threading, "time": Time, "Retrying": _retrying},
     "callback_runner.handler": {
         "threading": Threading,

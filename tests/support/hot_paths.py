@@ -14,8 +14,7 @@ from sqlalchemy import Engine
 from backfill_planner.progress import announce
 from deadline_watcher.verdicts import apply_verdicts
 from retrofill_core.bus.envelope import Record
-from retrofill_core.bus.handler import Received
-from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.handler import Received, SetAside
 from retrofill_core.bus.takeover import Ends
 from retrofill_core.bus.transaction import Transaction, shard_transaction
 from retrofill_core.contract.runs import AttemptEnded, AttemptHeartbeat, Report, RunBegan, RunReported, TaskReported

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException
 from retrofill.log import get_log
 from retrofill.sdk.names import MAX_BATCH
 from retrofill.system.crash import crash_point
-from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.handler import SetAside
 from retrofill_core.bus.takeover import Ends
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.runs import ErrorInfo

@@ -17,8 +17,7 @@ from callback_runner.decide import GiveUp, Impossible, Outcome, Succeed, TryAgai
 from callback_runner.handler import CALLBACKS, CallbackHandler, replay
 from callback_runner.record import record
 from retrofill_core.bus.envelope import Record
-from retrofill_core.bus.handler import Received
-from retrofill_core.bus.set_aside import SetAside
+from retrofill_core.bus.handler import Received, SetAside
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import CallbackReplayRequested
 from retrofill_core.contract.topics import CALLBACK_RUNNER, Topic

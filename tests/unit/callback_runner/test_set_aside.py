@@ -13,7 +13,7 @@ from tests.support.sessions import MemoryStore, commit
 from tests.unit.callback_runner.test_in_order import handler
 
 from callback_runner.handler import CALLBACKS, SILENT_SECONDS, CallbackHandler
-from retrofill_core.bus.set_aside import SET_ASIDE_SECONDS
+from retrofill_core.bus.handler import SET_ASIDE_SECONDS
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.topics import CALLBACK_RUNNER, Topic
 from retrofill_core.store import callbacks, listed
