@@ -21,7 +21,7 @@ from tests.support.raw_header import publish_with_header
 from tests.support.servers import Servers
 
 from retrofill_core.bus.clients import producer
-from retrofill_core.bus.dead_letters import PREFIX
+from retrofill_core.bus.envelope import DEAD_LETTER_PREFIX
 from retrofill_core.contract.topics import PLANNER, RUN_STARTER, WATCHER, Topic, partition_of
 
 # The pipelines that exist. The requests that follow the cases use "good".
@@ -142,7 +142,11 @@ def test_bad_input_has_its_outcome_and_no_other(outcome: Outcome, name: str) -> 
     match case.outcome:
         case Dead(reason, cut):
             assert (len(letters), answers) == (1, [])
-            ours = {n.removeprefix(PREFIX): text for n, text in letters[0].headers.items() if n.startswith(PREFIX)}
+            ours = {
+                n.removeprefix(DEAD_LETTER_PREFIX): text
+                for n, text in letters[0].headers.items()
+                if n.startswith(DEAD_LETTER_PREFIX)
+            }
             assert reason in ours["reason"]
             assert len(ours["reason"]) <= 500
             assert ours["origin_topic"] == case.topic
@@ -161,7 +165,11 @@ def test_the_partition_goes_on(outcome: Outcome, name: str) -> None:
 
 
 def test_a_header_whose_name_is_no_text_is_a_dead_letter(outcome: Outcome) -> None:
-    (letter,) = [each for each in outcome.letters if each.headers[f"{PREFIX}reason"].startswith("the name of a header")]
+    (letter,) = [
+        each
+        for each in outcome.letters
+        if each.headers[f"{DEAD_LETTER_PREFIX}reason"].startswith("the name of a header")
+    ]
     assert (letter.key, letter.value) == (key_on(0), b"{}")
     (answer,) = [each for each in outcome.answers if each.body.get("in_reply_to") == "after-the-name"]
     assert answer.body["type"] == "BackfillCommandRejected"

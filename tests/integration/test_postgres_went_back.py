@@ -21,7 +21,7 @@ from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation, until
 from tests.support.replica import Replica
 
-from retrofill_core.bus.dead_letters import PREFIX
+from retrofill_core.bus.envelope import DEAD_LETTER_PREFIX
 from retrofill_core.contract.runs import AttemptEnded, RunReported
 from retrofill_core.contract.topics import Topic
 
@@ -161,7 +161,7 @@ def report_failures(made: Installation, outlived: list[dict[str, Any]], kept: in
 def dead_letters(made: Installation) -> list[str]:
     """The sorted ids of all dead letters, which must be reports of unknown attempts."""
     letters = made.events(Topic.DEAD_LETTERS)
-    assert [letter for letter in letters if "has no attempt" not in letter.headers[f"{PREFIX}reason"]] == []
+    assert [letter for letter in letters if "has no attempt" not in letter.headers[f"{DEAD_LETTER_PREFIX}reason"]] == []
     return sorted(letter.headers["ce_id"] for letter in letters)
 
 

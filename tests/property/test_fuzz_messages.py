@@ -17,8 +17,7 @@ from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.quiet import is_quiet
 
 from retrofill_core.bus.clients import producer
-from retrofill_core.bus.dead_letters import dead_letter
-from retrofill_core.bus.envelope import Record, read_headers
+from retrofill_core.bus.envelope import Record, dead_letter, read_headers
 from retrofill_core.bus.handler import Received
 from retrofill_core.bus.worker.batches import triage
 from retrofill_core.contract.base import Message, Undecodable, decode

@@ -14,8 +14,7 @@ from retrofill import tracing
 from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill.tracing import parent_of
-from retrofill_core.bus.dead_letters import dead_letter, dead_letter_of
-from retrofill_core.bus.envelope import Record, headers_of
+from retrofill_core.bus.envelope import Record, dead_letter, dead_letter_of, headers_of
 from retrofill_core.bus.faults import Fenced, Poison
 from retrofill_core.bus.notifications import announce
 from retrofill_core.contract.base import Message

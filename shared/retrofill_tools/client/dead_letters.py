@@ -16,8 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from retrofill.errors import UserError, WrongUsage
-from retrofill_core.bus.dead_letters import PREFIX
-from retrofill_core.bus.envelope import read_headers
+from retrofill_core.bus.envelope import DEAD_LETTER_PREFIX, read_headers
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import Topic
 from retrofill_core.settings import Settings
@@ -66,21 +65,25 @@ class Letter:
 
     def ours(self, name: str) -> str | None:
         """A header that the refusing service added, by its name without the prefix."""
-        return self.headers.get(PREFIX + name)
+        return self.headers.get(DEAD_LETTER_PREFIX + name)
 
     @property
     def original_headers(self) -> list[tuple[str, str | bytes | None]]:
         """The headers of the original message."""
-        return [(name, value) for name, value in self.raw_headers if not name.startswith(PREFIX)]
+        return [(name, value) for name, value in self.raw_headers if not name.startswith(DEAD_LETTER_PREFIX)]
 
     def as_json(self) -> dict[str, Any]:
         """The letter for scripts; keys and values that are not UTF-8 are base64."""
-        ours = {name[len(PREFIX) :]: value for name, value in self.headers.items() if name.startswith(PREFIX)}
+        ours = {
+            name[len(DEAD_LETTER_PREFIX) :]: value
+            for name, value in self.headers.items()
+            if name.startswith(DEAD_LETTER_PREFIX)
+        }
         return {
             "place": self.place,
             "at": datetime.fromtimestamp(self.timestamp_ms / 1000, UTC),
             **ours,
-            "headers": {name: value for name, value in self.headers.items() if not name.startswith(PREFIX)},
+            "headers": {name: value for name, value in self.headers.items() if not name.startswith(DEAD_LETTER_PREFIX)},
             **_bytes_as_json("key", self.key),
             **_bytes_as_json("value", self.value, cut=self.value_bytes is not None),
             **({} if self.value_bytes is None else {"value_bytes": self.value_bytes}),

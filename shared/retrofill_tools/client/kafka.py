@@ -14,8 +14,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from retrofill.errors import UserError, WrongUsage
 from retrofill_core.bus.clients import admin, producer, reader
-from retrofill_core.bus.dead_letters import PREFIX
-from retrofill_core.bus.envelope import headers_of, read_headers, wire_headers
+from retrofill_core.bus.envelope import DEAD_LETTER_PREFIX, headers_of, read_headers, wire_headers
 from retrofill_core.contract.base import Message, Undecodable, decode, decode_object
 from retrofill_core.contract.topics import ANY, CLI_CLIENT, SERVICES, Topic, partition_of, place_of
 from retrofill_core.settings import Settings
@@ -268,4 +267,4 @@ def _refuse_if_dead(message: KafkaMessage, event: Event) -> None:
     headers, _ = read_headers(message.headers())  # type: ignore[arg-type]
     if headers.get("ce_id") == event.ce_id:
         place = f"{message.partition()}:{message.offset()}"
-        raise UserError(f"{headers.get(PREFIX + 'reason', 'refused')} (dead letter {place})")
+        raise UserError(f"{headers.get(DEAD_LETTER_PREFIX + 'reason', 'refused')} (dead letter {place})")

@@ -10,8 +10,7 @@ from tests.support.installation import Installation, until
 from tests.support.servers import Servers
 from tests.support.terminal import point_at
 
-from retrofill_core.bus.dead_letters import dead_letter
-from retrofill_core.bus.envelope import Record, headers_of
+from retrofill_core.bus.envelope import Record, dead_letter, headers_of
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.contract.topics import Topic
 

@@ -6,8 +6,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from retrofill_core.bus.dead_letters import MAX_KEY_BYTES, MAX_REASON, MAX_VALUE_BYTES, dead_letter
-from retrofill_core.bus.envelope import MAX_HEADER_BYTES, Record, header_bytes, read_headers
+from retrofill_core.bus.envelope import (
+    MAX_HEADER_BYTES,
+    MAX_KEY_BYTES,
+    MAX_REASON,
+    MAX_VALUE_BYTES,
+    Record,
+    dead_letter,
+    header_bytes,
+    read_headers,
+)
 from retrofill_core.contract.topics import Topic
 from retrofill_core.store.outbox import pack_headers, unpack_headers
 

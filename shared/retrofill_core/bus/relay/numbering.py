@@ -24,7 +24,7 @@ from sqlalchemy import (
 from retrofill.log import get_log
 from retrofill.system.crash import crash_point
 from retrofill_core.bus import metrics
-from retrofill_core.bus.dead_letters import dead_letter_of
+from retrofill_core.bus.envelope import dead_letter_of
 from retrofill_core.bus.faults import Fenced
 from retrofill_core.bus.relay.cursor import Marks
 from retrofill_core.bus.relay.refusals import Decision, HeldTopics, Holds, Narrow, RefusedAlone, Stuck, Wait
