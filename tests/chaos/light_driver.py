@@ -13,7 +13,7 @@ from retrofill.driver.__main__ import attempt, take_pipes, warm_up
 from retrofill.driver.application import versions
 from retrofill.driver.config import settings
 from retrofill.driver.forking import Notes, Parent
-from retrofill.driver.output import Output
+from retrofill.driver.process import Output
 from retrofill.protocol.facts import SparkApplication
 
 

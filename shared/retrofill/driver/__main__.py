@@ -1,7 +1,7 @@
 """``python …/retrofill/driver/__main__.py``: a warm driver, which executes attempts one after another, each in a fork.
 
 Host and driver exchange JSON lines over the driver's standard input and output. User code's output
-and the logs go to the log of the attempt (``output.Output``). The protocol:
+and the logs go to the log of the attempt (``process.Output``). The protocol:
 
 1. host: ``{"settings": {…}}`` (``config.Config``)
 2. driver, when warm and Spark has answered it: ``{"ready": {"python": "3.11.2", "spark": "4.3.0"}}``, the
@@ -54,10 +54,8 @@ if not __package__:
 from retrofill.driver import application
 from retrofill.driver.application import ask_first
 from retrofill.driver.config import Config, set_up, settings
-from retrofill.driver.conversation import Conversation
 from retrofill.driver.forking import Notes, Parent
-from retrofill.driver.output import Output
-from retrofill.driver.process import Ending, end_with_host
+from retrofill.driver.process import Conversation, Ending, Output, end_with_host
 from retrofill.driver.reaching import reach
 from retrofill.driver.serve import serve_attempt
 from retrofill.driver.session import ConnectSessions, Sessions, choose_connect

@@ -1,4 +1,7 @@
-"""A driver's process: how it ends, and how it notices that its host has exited."""
+"""A driver's process: its connection with its host, how it notices that the host has exited, how it ends, and its output.
+
+What is sent is written by functions that were imported as such: user code may replace what a module has.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,19 @@ import ctypes
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from contextlib import suppress
-from typing import Callable, NoReturn
+from json import dumps, loads
+from queue import SimpleQueue
+from typing import IO, Any, Callable, NoReturn
 
+from retrofill import attempt_logs
+from retrofill.attempt_logs import VARIABLE, open_log
 from retrofill.log import get_log
+from retrofill.masking import masked
+from retrofill.protocol.launch import Launch, Piece, interval_of
 from retrofill.system.processes import on_signals
 from retrofill.tracing import flush
 
@@ -100,3 +110,112 @@ def _quietly(*works: Callable[[], object]) -> None:
             work()
         except Exception as e:  # noqa: BLE001 - the process ends anyway, and the next attempt ends this work
             log.warning("work_not_interrupted", error=str(e))
+
+
+MAX_REASON = 1000
+# What a host sends, besides what a handler is for.
+KINDS = ("settings", "launch", "begin", "publish", "code")
+
+
+class Conversation:
+    """Messages to and from the host.
+
+    A thread reads them, so the host's exit is always noticed at once.
+    """
+
+    def __init__(self, incoming: IO[str], outgoing: IO[str], ending: Ending) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._ending = ending
+        self._messages: dict[str, SimpleQueue[Any]] = {kind: SimpleQueue() for kind in KINDS}
+        self._handlers: dict[str, Callable[[Any], object]] = {
+            kind: messages.put for kind, messages in self._messages.items()
+        }
+        self._saying = threading.Lock()
+        ending.tell = lambda why, shared: self.say("lost", {"why": masked(why)[:MAX_REASON], "shared": shared})
+        threading.Thread(target=self._read, name="host", daemon=True).start()
+
+    def say(self, kind: str, fields: object) -> None:
+        """Send one message. Ends the driver if the connection is closed."""
+        try:
+            with self._saying:
+                self._outgoing.write(dumps({kind: fields}) + "\n")
+                self._outgoing.flush()
+        except OSError as e:
+            self._ending.end(f"the host hung up: {e}")
+
+    def hear(self, kind: str) -> Any:
+        """Wait for the next message of a kind and return its content."""
+        return self._messages[kind].get()
+
+    def on(self, kind: str, handler: Callable[[Any], object]) -> None:
+        """Have the reading thread call ``handler`` with the content of each message of a kind."""
+        self._handlers[kind] = handler
+
+    def _read(self) -> None:
+        try:
+            for line in self._incoming:
+                message = loads(line)
+                if message.get("end"):
+                    break
+                ((kind, fields),) = message.items()
+                self._handlers[kind](fields)
+            self._ending.end("ended by the host", status=0)
+        except (ValueError, KeyError, AttributeError, OSError) as e:
+            self._ending.end(f"invalid message from the host: {e}")
+
+
+STDOUT, STDERR = 1, 2
+
+
+class Output:
+    """The standard output and error of this process."""
+
+    def __init__(self, channel: socket.socket | None = None) -> None:
+        """Without ``channel``, they stay what they are: the host redirected them at the start."""
+        self._channel = channel
+
+    @classmethod
+    def of_pool(cls) -> Output:
+        """Of a driver that serves attempts one after another."""
+        number = os.environ.pop(VARIABLE, None)
+        if number is None:
+            return cls()
+        channel = socket.socket(fileno=int(number))
+        # Child processes of user code do not get it.
+        channel.set_inheritable(False)
+        return cls(channel)
+
+    def begin(self, attempt_id: int) -> None:
+        """From now on to the log of this attempt."""
+        if self._channel is None:
+            return
+        try:
+            pipe = open_log(self._channel, attempt_id)
+        except OSError as e:
+            # What is printed is then among the lines of all drivers.
+            log.warning("attempt_log_not_opened", error=str(e))
+            return
+        _redirect(pipe)
+        os.close(pipe)
+
+    def mark(self, launch: Launch, piece: Piece) -> None:
+        """Say that what follows belongs to these runs."""
+        ids, interval = [run.id for run in piece.runs], interval_of(launch, piece)
+        _flush()
+        with suppress(OSError):  # nobody reads it
+            os.write(
+                STDERR, attempt_logs.signed(attempt_logs.of_runs(ids, interval.start, interval.end, piece.attempt))
+            )
+
+
+def _redirect(to: int) -> None:
+    _flush()
+    for number in (STDOUT, STDERR):
+        os.dup2(to, number)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # user code closed it, or put something else there
+            stream.flush()

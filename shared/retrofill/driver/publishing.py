@@ -7,8 +7,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Callable, Iterator, Mapping, Sequence, Union
 
-from retrofill.driver.conversation import Conversation
 from retrofill.driver.execute import Result
+from retrofill.driver.process import Conversation
 from retrofill.driver.report import Reporter
 from retrofill.errors import first_line
 from retrofill.log import get_log

@@ -6,8 +6,8 @@ import threading
 from datetime import datetime, timezone
 from typing import Any, Callable
 
-from retrofill.driver.conversation import Conversation
 from retrofill.driver.execute import OnTaskState, Result
+from retrofill.driver.process import Conversation
 from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, as_json
 from retrofill.protocol.launch import Launch, LaunchedRun, Piece
 from retrofill.states import TaskState

@@ -14,12 +14,10 @@ from typing import IO, Any, Callable, Protocol
 
 from retrofill.driver.batch import Batch
 from retrofill.driver.config import Config, set_up
-from retrofill.driver.conversation import Conversation
 from retrofill.driver.execute import Result
 from retrofill.driver.forking import Notes
 from retrofill.driver.lease import Lease
-from retrofill.driver.output import Output
-from retrofill.driver.process import Ending, end_children, end_with_host
+from retrofill.driver.process import Conversation, Ending, Output, end_children, end_with_host
 from retrofill.driver.publishing import Ended, Publisher, may_publish, publish_all, put_off
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions

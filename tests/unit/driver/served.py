@@ -17,8 +17,7 @@ import pytest
 from tests.unit.driver.launches import run_of, sent
 
 from retrofill.driver.config import Config
-from retrofill.driver.conversation import Conversation
-from retrofill.driver.process import Ending
+from retrofill.driver.process import Conversation, Ending
 from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
 from retrofill.protocol.facts import Cost, SparkApplication

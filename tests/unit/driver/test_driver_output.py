@@ -23,7 +23,7 @@ import json, logging, os, subprocess, sys
 from retrofill.driver.__main__ import take_pipes
 from retrofill.driver.forking import Parent
 from retrofill.driver.config import settings
-from retrofill.driver.output import Output
+from retrofill.driver.process import Output
 
 from_host, to_host = take_pipes()
 output = Output.of_pool()
