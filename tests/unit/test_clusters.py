@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retrofill.driver.config import Config
-from retrofill.driver.ending import ending
+from retrofill.driver.submit import ending
 from retrofill.spark import clusters
 from retrofill.spark.clusters import TAGS, CannotKill, Kubernetes, Yarn, cluster_of, end, tag_of, tag_of_script
 from retrofill.spark.home import SparkHome

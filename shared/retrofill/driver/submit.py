@@ -12,12 +12,12 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Iterable, Mapping, Sequence
 
+import retrofill
 from retrofill.driver.config import Config
-from retrofill.driver.ending import ending
 from retrofill.driver.environment import packed_file, with_environment
 from retrofill.driver.script_error import NOTHING, explained, of_program
 from retrofill.driver.script_fields import Fields
@@ -28,7 +28,7 @@ from retrofill.protocol.launch import Launch, Script, Task
 from retrofill.protocol.script_texts import BadArgument, secrets_in
 from retrofill.sdk.names import PACKAGES
 from retrofill.spark import clusters
-from retrofill.spark.clusters import Cluster, cluster_of
+from retrofill.spark.clusters import CannotKill, Cluster, cluster_of
 from retrofill.spark.home import DRIVER_PYTHON, PYTHON, SparkHome
 from retrofill.spark.java import with_jars
 from retrofill.system.files import PrivateFolder
@@ -257,6 +257,33 @@ class Submits:
             if self._lease_end is not None:
                 _send(process, str(self._lease_end))
         return process
+
+
+# By its package's place, which may be an archive.
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from retrofill.driver import submit; submit.end_tagged(sys.argv[2])"
+)
+
+
+def ending(settings: Config, conf: Mapping[str, str], tag: str) -> tuple[list[str], str]:
+    """The command of a process that ends what has this tag, and its input, which may have secrets in it.
+
+    ``conf``: the pipeline's Spark settings.
+    """
+    place = str(Path(retrofill.__file__).parents[1])
+    given = json.dumps({"settings": asdict(settings), "conf": dict(conf)}, default=str)
+    return [sys.executable, "-c", _PROGRAM, place, tag], given
+
+
+def end_tagged(tag: str) -> None:
+    """End what has this tag. Exits with one line if that cannot be done."""
+    given = json.load(sys.stdin)
+    try:
+        cluster = cluster_of(SparkHome.of(Config.of(given["settings"])), given["conf"], os.environ)
+        if cluster is not None:
+            clusters.end(cluster, [tag])
+    except CannotKill as e:
+        sys.exit(str(e))
 
 
 def _interpreter(program: Path) -> str | None:
