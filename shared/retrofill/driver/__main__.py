@@ -43,6 +43,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Callable
@@ -56,12 +58,17 @@ from retrofill.driver.application import ask_first
 from retrofill.driver.config import Config, set_up, settings
 from retrofill.driver.forking import Notes, Parent
 from retrofill.driver.process import Conversation, Ending, Output, end_with_host
-from retrofill.driver.reaching import reach
 from retrofill.driver.serve import serve_attempt
-from retrofill.driver.session import ConnectSessions, Sessions, choose_connect
+from retrofill.driver.session import ConnectSessions, Sessions, choose_connect, connect_apart
+from retrofill.masking import masked_remote
 from retrofill.protocol.facts import SparkApplication, as_json
 from retrofill.protocol.launch import Launch
+from retrofill.spark.loss import line_of
 from retrofill.tracing import preload
+
+# A server that starts answers late; one that is gone is tried again by the next process.
+REACH_RETRIES = {"max_retries": 5, "initial_backoff": 50, "backoff_multiplier": 2.0, "max_backoff": 1000}
+REACH_SECONDS = 30.0
 
 
 def main() -> None:
@@ -88,6 +95,37 @@ def first(config: Config, incoming: IO[str], outgoing: IO[str], notes: Notes, _:
     known = None if spark.application is None else as_json(spark.application)
     notes.ready(application.versions(spark.version), known)
     ask_first(config.spark_ui)
+
+
+def reach(remote: str | None, fail: Callable[[str], object], server: application.ConnectApplication) -> None:
+    """Make a round trip to Spark Connect; ``fail`` gets why there was none, and ends the process.
+
+    ``server`` learns its application. Without an address there is nothing to reach: such a driver only publishes.
+    """
+    if remote is None:
+        return
+    where = f"Spark at {masked_remote(remote)} does not answer"
+    late = threading.Timer(REACH_SECONDS, fail, [f"{where}: no reply within {REACH_SECONDS:.0f} s"])
+    late.daemon = True
+    late.start()
+    try:
+        _ask(remote, server)
+    except ImportError:
+        # Of a package that is imported late: not Spark is to blame.
+        late.cancel()
+        raise
+    except Exception as e:  # noqa: BLE001 - whatever it is, no attempt could use this process
+        fail(f"{where}: {line_of(e)}")
+    late.cancel()
+
+
+def _ask(remote: str, server: application.ConnectApplication) -> None:
+    session = connect_apart(remote, REACH_RETRIES)
+    # A session whose server did not answer would stay this process's default one.
+    with closing(session.client):
+        server.version = session.version
+        server.ask(session)
+        session.stop()
 
 
 def attempt(

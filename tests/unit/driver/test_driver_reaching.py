@@ -7,7 +7,7 @@ import socket
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
-from retrofill.driver import reaching
+from retrofill.driver import __main__ as driver
 from retrofill.driver.application import ConnectApplication
 
 
@@ -17,9 +17,9 @@ def free_port() -> int:
 
 
 def test_a_server_that_does_not_answer_is_named_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaching, "RETRIES", {**reaching.RETRIES, "max_retries": 1})
+    monkeypatch.setattr(driver, "REACH_RETRIES", {**driver.REACH_RETRIES, "max_retries": 1})
     port, why = free_port(), list[str]()
-    reaching.reach(f"sc://127.0.0.1:{port}/;token=geheim", why.append, ConnectApplication())
+    driver.reach(f"sc://127.0.0.1:{port}/;token=geheim", why.append, ConnectApplication())
     (line,) = why
     assert line.startswith(f"Spark at sc://127.0.0.1:{port}/")
     assert " does not answer: " in line
@@ -28,17 +28,17 @@ def test_a_server_that_does_not_answer_is_named_without_its_token(monkeypatch: p
 
 
 def test_one_that_never_replies_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaching, "SECONDS", 0.01)
+    monkeypatch.setattr(driver, "REACH_SECONDS", 0.01)
     why: list[str] = []
 
     def never(*_: object) -> None:
         while not why:
             pass
 
-    monkeypatch.setattr(reaching, "_ask", never)
-    reaching.reach("sc://127.0.0.1:1", why.append, ConnectApplication())
+    monkeypatch.setattr(driver, "_ask", never)
+    driver.reach("sc://127.0.0.1:1", why.append, ConnectApplication())
     assert why == ["Spark at sc://127.0.0.1:1 does not answer: no reply within 0 s"]
 
 
 def test_without_an_address_nothing_is_asked() -> None:
-    reaching.reach(None, pytest.fail, ConnectApplication())
+    driver.reach(None, pytest.fail, ConnectApplication())
