@@ -13,9 +13,9 @@ from retrofill.driver.application import WAIT_SECONDS, begin_reading
 from retrofill.driver.context import run_of
 from retrofill.driver.execute import FAILURES, Execution, Result
 from retrofill.driver.forking import Notes
+from retrofill.driver.preparing import Fields
 from retrofill.driver.publishing import Publisher
 from retrofill.driver.report import Reporter
-from retrofill.driver.script_fields import Fields
 from retrofill.driver.session import Sessions
 from retrofill.driver.sql import run_sql
 from retrofill.driver.submit import Submits

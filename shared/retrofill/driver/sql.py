@@ -6,7 +6,7 @@ import re
 from datetime import date, datetime, timezone
 from typing import Any, Mapping, Sequence
 
-from retrofill.driver.script_fields import Fields
+from retrofill.driver.preparing import Fields
 from retrofill.errors import first_line
 from retrofill.outputs.tables.staging import TableStaging
 from retrofill.protocol.launch import Sql

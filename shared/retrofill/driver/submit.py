@@ -19,9 +19,8 @@ from typing import Iterable, Mapping, Sequence
 import retrofill
 from retrofill.driver.config import Config
 from retrofill.driver.environment import packed_file, with_environment
+from retrofill.driver.preparing import Fields, WorkingDirectory, left_behind, prepared
 from retrofill.driver.script_error import NOTHING, explained, of_program
-from retrofill.driver.script_fields import Fields
-from retrofill.driver.working_directory import WorkingDirectory, left_behind, prepared
 from retrofill.masking import masked
 from retrofill.protocol.facts import MAX_SEARCHED
 from retrofill.protocol.launch import Launch, Script, Task

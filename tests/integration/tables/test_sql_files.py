@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.lake import Lake
 
-from retrofill.driver.script_fields import Fields
+from retrofill.driver.preparing import Fields
 from retrofill.driver.sql import SqlFailed, run_sql
 from retrofill.outputs.cannot_stage import CannotStage, OtherInterval
 from retrofill.protocol.launch import Sql

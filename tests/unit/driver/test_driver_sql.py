@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from tests.unit.driver.launches import launch_of, run_of
 
-from retrofill.driver.script_fields import Fields
+from retrofill.driver.preparing import Fields
 from retrofill.driver.sql import literal
 from retrofill.outputs.staging import Staging
 

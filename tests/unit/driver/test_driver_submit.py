@@ -21,7 +21,7 @@ import pytest
 from tests.unit.driver.launches import launch_of, run_of
 
 from retrofill.driver.config import Config
-from retrofill.driver.script_fields import Fields
+from retrofill.driver.preparing import Fields
 from retrofill.driver.submit import GROUP, LINE_CHARS, Submission, Submits
 from retrofill.driver.submit import SubmitFailed as Failed
 from retrofill.outputs.cannot_stage import CannotStage

@@ -12,8 +12,8 @@ import pytest
 from tests.unit.driver.launches import launch_of, run_of
 
 from retrofill.driver.config import Config
+from retrofill.driver.preparing import Fields
 from retrofill.driver.script_error import explained
-from retrofill.driver.script_fields import Fields
 from retrofill.driver.submit import Submits
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.launch import Script

@@ -19,8 +19,8 @@ from tests.unit.driver import launches
 
 from retrofill.driver.context import Run, run_of
 from retrofill.driver.execute import Result
+from retrofill.driver.preparing import Fields
 from retrofill.driver.publishing import publish_all
-from retrofill.driver.script_fields import Fields
 from retrofill.driver.session import Sessions
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.kept import AREA, MARKER, key_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.driver.launches import launch_of, run_of
 
-from retrofill.driver.script_fields import Fields
+from retrofill.driver.preparing import Fields
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.kept import AREA, key_of
 from retrofill.outputs.publication import sealed_folder

@@ -14,9 +14,8 @@ import pytest
 from tests.unit.driver.launches import launch_of, run_of
 
 from retrofill.driver.config import Config
-from retrofill.driver.script_fields import Fields
+from retrofill.driver.preparing import Fields, prepared
 from retrofill.driver.submit import CommandFailed, Submission, Submits
-from retrofill.driver.working_directory import prepared
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.launch import Launch, Script
 from retrofill.protocol.script_texts import BadArgument

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tests.support.definitions import daily
 
 from retrofill.driver.config import Config
-from retrofill.driver.script_fields import Fields
+from retrofill.driver.preparing import Fields
 from retrofill.driver.submit import Submits
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.launch import Launch, Script
