@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource, NoDecode, SettingsError
 
-from retrofill.sdk.names import LOOPBACK
+from retrofill.spark.home import LOOPBACK
 
 ENDPOINTS_FILE = "endpoints.json"
 MIN_SECRET_BYTES = 24

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from retrofill.driver.config import Config
-from retrofill.driver.environment import VARIABLE
+from retrofill.spark.home import ENVIRONMENT_VARIABLE
 from retrofill.spark.java import bundled
 from retrofill_core.driver_package import package
 from retrofill_core.pools import Pool, Source, pools_of, settings_of
@@ -180,4 +180,4 @@ class Interpreters:
         if packed is None:
             return Interpreter(self._drivers.python)
         unpacked = self._environments.unpack(packed)
-        return Interpreter(unpacked.python, {VARIABLE: str(unpacked.file)}, unpacked)
+        return Interpreter(unpacked.python, {ENVIRONMENT_VARIABLE: str(unpacked.file)}, unpacked)

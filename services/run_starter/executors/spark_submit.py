@@ -21,9 +21,8 @@ from typing import Any
 
 from retrofill import attempt_logs
 from retrofill.log import get_log
-from retrofill.sdk.names import LOOPBACK
 from retrofill.spark import clusters
-from retrofill.spark.home import SparkHome
+from retrofill.spark.home import LOOPBACK, SparkHome
 from retrofill.system.files import PrivateFolder
 from retrofill.system.processes import await_exit
 from retrofill_core.settings import Settings

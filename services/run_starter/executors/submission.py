@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from retrofill.driver.environment import VARIABLE, with_environment
 from retrofill.outputs.kept import AREA
 from retrofill.spark import clusters
 from retrofill.spark.clusters import KUBERNETES, Cluster
-from retrofill.spark.home import SparkHome
+from retrofill.spark.home import ENVIRONMENT_VARIABLE, SparkHome, with_environment
 from retrofill.spark.java import with_jars
 from retrofill.states import AttemptMode
 from retrofill_core.driver_package import SOURCE, archive, entry, package
@@ -137,7 +136,7 @@ def command(
     if not is_remote(settings, launch):
         return [*home.command(conf, folder, "client"), program]
     if unpacked is not None:
-        environment = {**environment, VARIABLE: f"./{unpacked.file.name}"}
+        environment = {**environment, ENVIRONMENT_VARIABLE: f"./{unpacked.file.name}"}
     conf = in_cluster(home, conf, environment)
     if home.master.startswith(KUBERNETES):
         # The image has it.

@@ -18,7 +18,6 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 
 from retrofill.driver.application import ConnectApplication, cost_of
 from retrofill.driver.config import Config
-from retrofill.driver.environment import give, packed_file
 from retrofill.driver.session_state import Changes, Tags
 from retrofill.driver.versions import JobTags, close_by_stop_only, has_release, leave_at_exit, set_all, watch_calls
 from retrofill.errors import NotConfigured, kind_and_line
@@ -26,6 +25,7 @@ from retrofill.log import get_log
 from retrofill.outputs.tables.publication import PublisherSessions
 from retrofill.protocol.facts import Cost, SparkApplication
 from retrofill.protocol.launch import Launch
+from retrofill.spark.home import give, packed_file
 from retrofill.spark.loss import CLOSED, condition, gone_in, is_of, loss_in, mark, may_be_of_a_stop, witness
 
 NAMESPACE = uuid.UUID("7f0f7d43-52f1-5a0c-9c2e-0b8a5f6b3c11")

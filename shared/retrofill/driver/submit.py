@@ -18,7 +18,6 @@ from typing import Iterable, Mapping, Sequence
 
 import retrofill
 from retrofill.driver.config import Config
-from retrofill.driver.environment import packed_file, with_environment
 from retrofill.driver.preparing import Fields, WorkingDirectory, left_behind, prepared
 from retrofill.driver.script_error import NOTHING, explained, of_program
 from retrofill.masking import masked
@@ -28,7 +27,7 @@ from retrofill.protocol.script_texts import BadArgument, secrets_in
 from retrofill.sdk.names import PACKAGES
 from retrofill.spark import clusters
 from retrofill.spark.clusters import CannotKill, Cluster, cluster_of
-from retrofill.spark.home import DRIVER_PYTHON, PYTHON, SparkHome
+from retrofill.spark.home import DRIVER_PYTHON, PYTHON, SparkHome, packed_file, with_environment
 from retrofill.spark.java import with_jars
 from retrofill.system.files import PrivateFolder
 from retrofill.system.processes import lines_until_exit

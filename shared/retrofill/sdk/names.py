@@ -23,8 +23,6 @@ MAX_TIMEOUT_SECONDS = 2_592_000.0
 DEFAULT_POOL = "default"
 # Spark's setting for what it downloads.
 PACKAGES = "spark.jars.packages"
-# This machine, whatever its name.
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # What a webhook sends.
 Body = Literal["event", "slack", "pagerduty", "teams"]
 BODIES = get_args(Body)

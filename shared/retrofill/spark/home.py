@@ -1,15 +1,17 @@
-"""Spark's own spark-submit, of ``SPARK_HOME`` or of pyspark, and the configuration beside it."""
+"""Spark's own spark-submit, of ``SPARK_HOME`` or of pyspark, the configuration beside it, and the Python that executors run."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import socket
 import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Iterator, Mapping, Protocol
+from typing import Any, Iterator, Mapping, Protocol
+from urllib.parse import urlsplit
 
 from retrofill.errors import NotConfigured
 from retrofill.spark import java
@@ -20,6 +22,8 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _MEANS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
+# This machine, whatever its name.
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LOCAL = "local[1]"
 MASTER = "spark.master"
 PYTHON, DRIVER_PYTHON = "spark.pyspark.python", "spark.pyspark.driver.python"
@@ -155,3 +159,47 @@ def _plain(text: str) -> str:
     plain = _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else _MEANS.get(m[2], m[2]), text)
     # Java escapes units of UTF-16, of which some characters have two.
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+# The file of a driver's packed environment, on its machine. The interpreter of the driver is that of the environment.
+ENVIRONMENT_VARIABLE = "RETROFILL_DRIVER_ENVIRONMENT"
+FILES = "spark.files"
+# Of a session. Drivers of others are not affected.
+SESSION_PYTHON = "spark.sql.execution.pyspark.python"
+
+
+def packed_file() -> Path | None:
+    """The packed environment of this driver, if it has one."""
+    file = os.environ.get(ENVIRONMENT_VARIABLE)
+    return None if not file else Path(file)
+
+
+def with_environment(conf: Mapping[str, str], master: str, python: str, file: Path) -> dict[str, str]:
+    """Spark settings for an application whose driver runs ``python``, and its executors the file.
+
+    They replace what ``conf`` says of Python. A file is executed with the Python that it was packed
+    for, which is on each machine's PATH. Executors of local mode have no folder of their own, and
+    need none: the driver's interpreter is there.
+    """
+    if master.startswith("local"):
+        return {**conf, PYTHON: python, DRIVER_PYTHON: python}
+    files = ",".join(filter(None, [conf.get(FILES), str(file)]))
+    return {**conf, FILES: files, PYTHON: f"./{file.name}", DRIVER_PYTHON: python}
+
+
+def give(session: Any, remote: str, file: Path) -> None:
+    """Make the executors of a Connect session run the environment."""
+    if _are_here(session, remote):
+        python = sys.executable
+    else:
+        session.addArtifacts(str(file), file=True)
+        # Spark starts the workers of a session in the folder with its artifacts.
+        python = f"./{file.name}"
+    session.conf.set(SESSION_PYTHON, python)
+
+
+def _are_here(session: Any, remote: str) -> bool:
+    """Whether the session's executors run on this machine, and not only behind a port of it."""
+    if urlsplit(remote).hostname not in LOOPBACK or not session.conf.get("spark.master").startswith("local"):
+        return False
+    return session.conf.get("spark.driver.host") in (*LOOPBACK, socket.gethostname(), socket.getfqdn())
