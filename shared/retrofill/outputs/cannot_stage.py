@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote
 
-from retrofill.protocol.local_paths import path_in, why_not_local
+from retrofill.protocol.table_output import path_in, why_not_local
 
 
 class CannotStage(ValueError):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from typing import Any, Callable, Dict, Mapping, Sequence
 
-from retrofill.protocol.local_paths import why_not_local
 from retrofill.protocol.names_of_time import (
     DAY_FORMAT,
     NotAFormat,
@@ -21,6 +20,7 @@ from retrofill.protocol.names_of_time import (
     seconds_of,
     written,
 )
+from retrofill.protocol.table_output import why_not_local
 from retrofill.sdk.texts import parted
 
 _UNITS = "min|mo|s|h|d|w|y"

@@ -8,8 +8,7 @@ from typing import Any
 
 from retrofill.errors import first_line
 from retrofill.log import get_log
-from retrofill.protocol.local_paths import path_in
-from retrofill.protocol.table_output import parts_of
+from retrofill.protocol.table_output import parts_of, path_in
 
 log = get_log(__name__)
 # In the names of all staged tables.

@@ -35,8 +35,7 @@ from retrofill.outputs.tables.key import Key, key_of_table
 from retrofill.outputs.tables.protocol import Target
 from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.protocol.launch import Interval, Launch, Piece, interval_of
-from retrofill.protocol.local_paths import path_in
-from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of
+from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of, path_in
 from retrofill.sdk.tables import BRANCH, Declared, Table
 
 log = get_log(__name__)
