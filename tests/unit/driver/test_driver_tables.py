@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retrofill.outputs.tables.delta import _about, _is_long
-from retrofill.outputs.tables.dropping import drop
+from retrofill.outputs.tables.protocol import drop
 from retrofill.protocol.table_output import TableOutput, joined, parts_of
 from retrofill.system.files import exchange
 

@@ -12,10 +12,9 @@ from datetime import date, datetime, timedelta, timezone
 from typing import Any, Iterator, Mapping
 
 from retrofill.outputs.kept import AREA
-from retrofill.outputs.tables.dropping import OURS, drop
 from retrofill.outputs.tables.group import Group, Member, overlap
 from retrofill.outputs.tables.hive_partitions import Partitions, Spec, describe, files_of, recover, text
-from retrofill.outputs.tables.protocol import properties_of
+from retrofill.outputs.tables.protocol import OURS, drop, properties_of
 from retrofill.protocol.table_output import joined, parts_of
 
 TARGET = "retrofill.target"

@@ -15,10 +15,9 @@ from retrofill.log import get_log
 from retrofill.outputs.base import BaseChanged
 from retrofill.outputs.publication import StagedOutputGone
 from retrofill.outputs.tables.changes import ReviewedRows
-from retrofill.outputs.tables.dropping import drop
 from retrofill.outputs.tables.formats import FORMATS
 from retrofill.outputs.tables.group import Group
-from retrofill.outputs.tables.protocol import Burned, Format, NotPublished, NotSeen, TableGone
+from retrofill.outputs.tables.protocol import Burned, Format, NotPublished, NotSeen, TableGone, drop
 from retrofill.outputs.tables.turns import NotNow, Patience, turn
 from retrofill.protocol.facts import ErrorInfo, error_info
 from retrofill.protocol.launch import Launch, LaunchedRun

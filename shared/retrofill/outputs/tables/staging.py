@@ -24,7 +24,6 @@ from retrofill.outputs.tables.checks import (
     refuse_other_text,
     refuse_shared_files,
 )
-from retrofill.outputs.tables.dropping import drop
 from retrofill.outputs.tables.formats import FORMATS, HIVE, TARGETS, provider_of
 from retrofill.outputs.tables.group import Group, Member
 from retrofill.outputs.tables.hive import Locations, refuse_partitions, written_by_script
@@ -32,7 +31,7 @@ from retrofill.outputs.tables.hive_partitions import describe
 from retrofill.outputs.tables.hive_records import discard
 from retrofill.outputs.tables.iceberg import Branch, drop_branch
 from retrofill.outputs.tables.key import Key, key_of_table
-from retrofill.outputs.tables.protocol import Target
+from retrofill.outputs.tables.protocol import Target, drop
 from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.protocol.launch import Interval, Launch, Piece, interval_of
 from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of, path_in

@@ -15,10 +15,10 @@ from typing import Any, Iterator
 
 from retrofill.errors import first_line
 from retrofill.outputs.cannot_stage import CannotStage
-from retrofill.outputs.tables.dropping import OURS, drop
 from retrofill.outputs.tables.hive_partitions import SESSION_CATALOG
 from retrofill.outputs.tables.hive_records import discard, is_over
 from retrofill.outputs.tables.iceberg import branches, drop_branch
+from retrofill.outputs.tables.protocol import OURS, drop
 from retrofill.protocol.launch import Launch, Piece
 from retrofill.protocol.table_output import joined
 
