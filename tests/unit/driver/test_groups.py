@@ -19,8 +19,8 @@ from retrofill.outputs.tables.group import (
     merged,
     moments_in,
     moments_text,
+    separates,
 )
-from retrofill.outputs.tables.layout import separates
 from retrofill.protocol.launch import Launch
 from retrofill.protocol.table_output import TableOutput
 

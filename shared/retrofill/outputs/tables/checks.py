@@ -10,8 +10,8 @@ from typing import Any, Collection, Iterator, Sequence
 
 from retrofill.errors import first_line
 from retrofill.outputs.cannot_stage import CannotStage, DoesNotFit, NoSuchColumn, OtherInterval
+from retrofill.outputs.tables.group import is_partitioned_by, transforms
 from retrofill.outputs.tables.key import INTEGERS, Key, knows_zone
-from retrofill.outputs.tables.layout import is_partitioned_by, transforms
 from retrofill.protocol.launch import Interval, Launch
 from retrofill.protocol.names_of_time import DAY_FORMAT, just_before, twin
 from retrofill.protocol.table_output import identifier

@@ -17,8 +17,7 @@ from typing import Any, Collection, Sequence
 
 from retrofill.outputs.cannot_stage import CannotStage, OtherInterval
 from retrofill.outputs.tables.changes import Versioned, aligned, as_of, same_rows
-from retrofill.outputs.tables.group import Commit, Group, ids_in
-from retrofill.outputs.tables.layout import separates, transforms
+from retrofill.outputs.tables.group import Commit, Group, ids_in, separates, transforms
 from retrofill.outputs.tables.protocol import Burned, Filled, Looked, NotPublished, NotSeen, properties_of
 from retrofill.protocol.table_output import TableOutput, joined, parts_of
 from retrofill.sdk.tables import BRANCH, REDIRECTIONS
