@@ -10,7 +10,7 @@ from retrofill.driver.preparing import Fields
 from retrofill.errors import first_line
 from retrofill.outputs.tables.staging import TableStaging
 from retrofill.protocol.launch import Sql
-from retrofill.sdk.sql_text import Statement, statements
+from retrofill.sdk.texts import Statement, statements
 
 _LINE_IN_STATEMENT = re.compile(r"\bline (\d+),? pos")
 _INT, _LONG = 2**31, 2**63

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrofill.sdk.sql_text import BadSql, statements
+from retrofill.sdk.texts import BadSql, statements
 
 SCRIPT = """BEGIN
   DECLARE x INT DEFAULT 1;
