@@ -23,7 +23,7 @@ from typing import (
 
 from retrofill.callback import Callback, Target, rules_of
 from retrofill.deadline import Deadline
-from retrofill.sdk.checking import checked
+from retrofill.sdk.checking import checked, stages
 from retrofill.sdk.names import (
     DEFAULT_POOL,
     MAX_BATCH,
@@ -35,7 +35,6 @@ from retrofill.sdk.names import (
     seconds_of,
 )
 from retrofill.sdk.scripts import as_applied, script_of
-from retrofill.sdk.stages import stages
 from retrofill.sdk.tables import Table
 
 if TYPE_CHECKING:

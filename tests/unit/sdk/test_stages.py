@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from retrofill.pipeline import Pipeline
-from retrofill.sdk.stages import stages
+from retrofill.sdk.checking import stages
 
 
 def write(run: Any) -> None:
