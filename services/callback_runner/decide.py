@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tenacity import RetryCallState, Retrying, wait_exponential_jitter
 
 from retrofill_core.domain.callback import CallbackState, shown
-from retrofill_core.domain.polling import seconds_until
+from retrofill_core.domain.deadline import seconds_until
 
 if TYPE_CHECKING:
     from retrofill_core.store.callbacks import Due, Pending

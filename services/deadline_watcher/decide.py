@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from retrofill.states import TaskState
 from retrofill_core.domain.backfill import MACHINE as BACKFILL_MACHINE
 from retrofill_core.domain.backfill import BackfillState as B
-from retrofill_core.domain.deadline import DeadlineState, End, Scope, Watched, judge
-from retrofill_core.domain.polling import seconds_until
+from retrofill_core.domain.deadline import DeadlineState, End, Scope, Watched, judge, seconds_until
 from retrofill_core.domain.run import MACHINE as RUN_MACHINE
 from retrofill_core.domain.run import RunState as R
 

@@ -20,7 +20,7 @@ from callback_runner.decide import (
     why_not_replayed,
 )
 from retrofill_core.domain.callback import MACHINE, CallbackState
-from retrofill_core.domain.polling import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS
+from retrofill_core.domain.deadline import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS
 from retrofill_core.store.callbacks import Due
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)

@@ -6,8 +6,7 @@ import pytest
 from tests.support.rows import a_deadline
 
 from deadline_watcher.decide import decide, how_it_ended, seconds_to_next
-from retrofill_core.domain.deadline import End
-from retrofill_core.domain.polling import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS
+from retrofill_core.domain.deadline import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS, End
 from retrofill_core.store.deadlines import TaskEnd
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
