@@ -10,7 +10,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from retrofill.errors import kind_and_line
-from retrofill_core.attempt_logs.files import folder_of
+from retrofill_core.attempt_logs import folder_of
 from retrofill_core.bus import metrics
 from retrofill_core.bus.clients import producer
 from retrofill_core.bus.envelope import Record

@@ -81,7 +81,7 @@ def test_what_drivers_run_is_imported_without_any_package(tmp_path: Path) -> Non
         "retrofill",
         "retrofill_core.contract",
         "retrofill_core.domain.planning",
-        "retrofill_core.attempt_logs.writer",
+        "retrofill_core.attempt_logs",
     ],
 )
 def test_importing_it_loads_no_client(module: str) -> None:

@@ -14,14 +14,13 @@ from urllib.parse import parse_qs
 
 from retrofill.attempt_logs import open_log
 from retrofill.log import get_log
-from retrofill_core.attempt_logs.files import NEXT, Position, folder_of, read
-from retrofill_core.attempt_logs.writer import Config
+from retrofill_core.attempt_logs import NEXT, Config, Position, folder_of, read
 from retrofill_core.settings import Settings
 from retrofill_core.startup import command_of
 from run_starter.executors import processes
 
 log = get_log(__name__)
-COMMAND = command_of("retrofill_core.attempt_logs.writer")
+COMMAND = command_of("retrofill_core.attempt_logs")
 CLOSE_SECONDS = 5.0
 # One that ended after more than this did not fail to start.
 STEADY_SECONDS = 60.0

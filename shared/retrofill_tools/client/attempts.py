@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, and_, func, select
 from retrofill.errors import UserError
 from retrofill.masking import masked
 from retrofill.states import LIVE, AttemptOutcome
-from retrofill_core.attempt_logs.files import NEXT, Position, folder_of, read
+from retrofill_core.attempt_logs import NEXT, Position, folder_of, read
 from retrofill_core.settings import Settings
 from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import attempt, backfill, host, run

@@ -17,7 +17,7 @@ from tests.support.installation import Installation, until
 from tests.support.loading import definition_of, load_pipelines
 
 from retrofill.states import AttemptMode
-from retrofill_core.attempt_logs.files import folder_of
+from retrofill_core.attempt_logs import folder_of
 from retrofill_core.bus.clients import producer
 from retrofill_core.contract.runs import Report
 from retrofill_core.contract.topics import Topic

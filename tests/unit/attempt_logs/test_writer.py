@@ -15,8 +15,7 @@ import pytest
 
 from retrofill import attempt_logs
 from retrofill.attempt_logs import open_log
-from retrofill_core.attempt_logs.files import Position, parts, path_of, read, sweep
-from retrofill_core.attempt_logs.writer import MAX_LINE, Config, Log
+from retrofill_core.attempt_logs import MAX_LINE, Config, Log, Position, parts, path_of, read, sweep
 
 
 def text(folder: Path, attempt_id: int) -> str:
@@ -167,7 +166,7 @@ def channel(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Channel]
     ours, far = socket.socketpair()
     config = Config(far.fileno(), str(tmp_path), file_bytes, 3600.0, total_bytes, redact=("geheim",))
     process = subprocess.Popen(
-        [sys.executable, "-m", "retrofill_core.attempt_logs.writer"], stdin=subprocess.PIPE, pass_fds=[far.fileno()]
+        [sys.executable, "-m", "retrofill_core.attempt_logs"], stdin=subprocess.PIPE, pass_fds=[far.fileno()]
     )
     far.close()
     assert process.stdin is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrofill_core.attempt_logs.files import Position, path_of
+from retrofill_core.attempt_logs import Position, path_of
 from retrofill_core.bus.exposition import Exposition
 from retrofill_tools.client.attempts import OnDisk, OverHttp, Source, Unreachable, first_with_log, lines
 from run_starter.executors.logs import LogPage

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retrofill.errors import WrongUsage
-from retrofill_core.attempt_logs.files import Position
+from retrofill_core.attempt_logs import Position
 from retrofill_core.settings import Settings
 from retrofill_tools.cli.one_run import _print_log, bounds
 from retrofill_tools.cli.output import print_facts, print_text

@@ -12,7 +12,7 @@ import pytest
 from tests.support.installation import until
 from tests.unit.driver.pooled import Recorder, launch
 
-from retrofill_core.attempt_logs.files import Position, folder_of, read
+from retrofill_core.attempt_logs import Position, folder_of, read
 from retrofill_core.settings import Settings
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.logs import AttemptLogs
@@ -87,7 +87,7 @@ class World:
 
 def is_writer(process: psutil.Process) -> bool:
     try:
-        return "retrofill_core.attempt_logs.writer" in process.cmdline()
+        return "retrofill_core.attempt_logs" in process.cmdline()
     except psutil.NoSuchProcess:
         # It was killed. A process in its last moments is not a zombie for psutil yet.
         return False

@@ -16,7 +16,7 @@ from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import Recorder, launch
 
 from retrofill.spark import clusters
-from retrofill_core.attempt_logs.files import folder_of
+from retrofill_core.attempt_logs import folder_of
 from retrofill_core.contract.runs import Report
 from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, OnDelivery, spark_submit, submission

@@ -1,1 +1,0 @@
-"""The process that writes the logs of attempts, and their files."""
