@@ -15,7 +15,7 @@ from retrofill_core.bus import metrics
 from retrofill_core.bus.handler import RECHECK_SECONDS
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.domain.backfill import BackfillState
-from retrofill_core.domain.batch_size import next_size
+from retrofill_core.domain.estimate import next_size
 from retrofill_core.store import backfills, hosts, progress
 from retrofill_core.store import claims as store
 from retrofill_core.store.giving_way import Rank

@@ -30,8 +30,7 @@ from sqlalchemy.sql.selectable import LateralFromClause
 
 from retrofill.states import AttemptMode, AttemptOutcome
 from retrofill_core.domain.backfill import ACTIVE, BackfillState
-from retrofill_core.domain.batch_size import Past
-from retrofill_core.domain.estimate import Estimate, Live, Measured, Took, of_backfill
+from retrofill_core.domain.estimate import Estimate, Live, Measured, Past, Took, of_backfill
 from retrofill_core.domain.run import MACHINE, RunState
 from retrofill_core.domain.undo import UNDO_MODULE, is_undo
 from retrofill_core.store.rows import Backfill

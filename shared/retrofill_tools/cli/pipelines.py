@@ -22,9 +22,9 @@ from retrofill.sdk.scripts import meant
 from retrofill_core.contract.base import explain
 from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill_core.contract.topics import Topic, is_own
-from retrofill_core.domain.batch_size import target_seconds
 from retrofill_core.domain.callback import FunctionCall, Target, TopicMessage, WebhookCall, shown
 from retrofill_core.domain.data import PackedEnvironment
+from retrofill_core.domain.estimate import target_seconds
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.driver_package import inspecting
 from retrofill_core.pools import unknown_secret

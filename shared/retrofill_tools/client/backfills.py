@@ -14,8 +14,7 @@ from sqlalchemy.dialects.postgresql import TSTZMULTIRANGE
 from retrofill.errors import NotThere, stored_line
 from retrofill.states import AttemptState
 from retrofill_core.domain.backfill import BackfillState
-from retrofill_core.domain.batch_size import Size, next_size
-from retrofill_core.domain.estimate import Estimate
+from retrofill_core.domain.estimate import Estimate, Size, next_size
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import MACHINE, RunState
 from retrofill_core.store import backfills, rows

@@ -17,7 +17,7 @@ import run_starter.reports.handling
 import run_starter.reports.outcomes
 from retrofill.states import AttemptOutcome
 from retrofill_core.contract.runs import RunReport
-from retrofill_core.domain import batch_size
+from retrofill_core.domain import estimate
 from retrofill_core.domain.run import RunState
 from retrofill_core.store import attempts, claims, places
 from retrofill_core.store.sql import database_now
@@ -136,7 +136,7 @@ def claims_of_paused_backfills(patch: Patch) -> None:
 
 def batches_grow_without_bound(patch: Patch) -> None:
     """A chosen size is as large as the estimate says, however far it is from what was tried."""
-    patch(batch_size, "STEP", 1000)
+    patch(estimate, "STEP", 1000)
 
 
 def loss_by_assignment(patch: Patch) -> None:

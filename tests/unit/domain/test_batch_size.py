@@ -16,7 +16,7 @@ from tests.support.definitions import alert, daily
 
 from retrofill.sdk.names import MAX_BATCH
 from retrofill.states import AttemptMode, AttemptOutcome
-from retrofill_core.domain.batch_size import STEP, Past, fit, next_size, target_seconds
+from retrofill_core.domain.estimate import STEP, Past, fit, next_size, target_seconds
 from retrofill_core.store.progress import PAST_ATTEMPTS
 
 TARGET = 600.0
