@@ -46,9 +46,9 @@ from run_starter.host.lineage import lineage_of
 from run_starter.host.report_wire import ReportWire
 from run_starter.host.seats import Seats
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, backfills_in, key_in, pipeline_key, pipelines_in
-from run_starter.reports.dead import apply_dead
 from run_starter.reports.handling import handle_reports
 from run_starter.reports.leases import Leases
+from run_starter.reports.marking import apply_dead
 
 CHANNELS = (attempts.ATTEMPT_CHANNEL, store.SLOT_CHANNEL, hosts.HOST_CHANNEL, hosts.SEAT_CHANNEL)
 _TO_CHECK = (

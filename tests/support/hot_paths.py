@@ -29,7 +29,7 @@ from run_starter.executors import Condition, Key, LaunchRequest, RunToDo
 from run_starter.host.launching import Launching
 from run_starter.reports.handling import handle_reports
 from run_starter.reports.leases import Leases
-from run_starter.reports.timeouts import interrupt
+from run_starter.reports.marking import interrupt
 from tests.support.installation import PARTITIONS, Installation
 from tests.support.statements import Recorded, recorded
 

@@ -33,8 +33,8 @@ from run_starter.definitions import Definitions
 from run_starter.memory import LEASES_KEY
 from run_starter.reports.decide import Fold
 from run_starter.reports.handling import Rows, settle
+from run_starter.reports.marking import interrupt
 from run_starter.reports.steps import HOST_SILENT, SILENT, Outcome
-from run_starter.reports.timeouts import interrupt
 
 log = get_log(__name__)
 WAIT_FOR_END_SECONDS = 0.1

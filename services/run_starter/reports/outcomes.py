@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from retrofill.states import TASK_RUN_MACHINE as TASK_MACHINE
-from retrofill.states import AttemptState, TaskState
+from retrofill.states import AttemptMode, AttemptState, TaskState
 from retrofill_core.bus import metrics
 from retrofill_core.bus.faults import Conflict
 from retrofill_core.bus.transaction import Transaction
@@ -50,7 +50,6 @@ from run_starter.reports.steps import (
     TaskStep,
     stored,
 )
-from run_starter.reports.timeouts import times_out_at
 
 NO_COST = Cost()
 # Pause after an attempt in which nothing began.
@@ -379,3 +378,15 @@ def _landed(landed: int, expected: Sequence[object]) -> None:
     """Raise ``Conflict`` if a guarded update missed: the locked rows differ from what was read."""
     if landed != len(expected):
         raise Conflict(f"{len(expected) - landed} of {len(expected)} guarded updates changed no row")
+
+
+def times_out_at(definition: PipelineDefinition | None, attempt: Attempt, now: datetime) -> datetime | None:
+    """When a run of the attempt that begins now times out. Each run of a range has the time of all."""
+    if definition is None or definition.run_timeout_seconds is None:
+        return None
+    return now + timedelta(seconds=definition.run_timeout_seconds * times(attempt))
+
+
+def times(attempt: Attempt) -> int:
+    """How many runs of the attempt have their time limits together."""
+    return attempt.runs if attempt.mode == AttemptMode.RANGE else 1

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import run_starter.reports.leases
+import run_starter.reports.marking
 import run_starter.reports.outcomes
-import run_starter.reports.timeouts
 from retrofill_core.store import launches, runs
 from retrofill_core.store.sql import database_now
 from run_starter.reports.leases import Leases
@@ -24,7 +24,7 @@ def times_out_by_the_clock(patch: Patch) -> None:
     check = Leases.check
 
     def at_once(self: Any, tx: Any) -> None:
-        run_starter.reports.timeouts.interrupt(tx, self.definitions, database_now(tx.conn))
+        run_starter.reports.marking.interrupt(tx, self.definitions, database_now(tx.conn))
         check(self, tx)
 
     patch(Leases, "check", at_once)
@@ -50,7 +50,7 @@ def late_runs_are_tried_again(patch: Patch) -> None:
 
 def ranges_have_the_time_of_one_run(patch: Patch) -> None:
     """A range times out as early as a single run."""
-    of_one = run_starter.reports.timeouts.times_out_at
+    of_one = run_starter.reports.outcomes.times_out_at
 
     def once(definition: Any, attempt: Any, now: datetime) -> datetime | None:
         until = of_one(definition, attempt, now)

@@ -11,9 +11,9 @@ from sqlalchemy import false, select, update
 
 import run_starter.claims.batches
 import run_starter.claims.checks
-import run_starter.reports.dead
 import run_starter.reports.decide
 import run_starter.reports.handling
+import run_starter.reports.marking
 import run_starter.reports.outcomes
 from retrofill.states import AttemptOutcome
 from retrofill_core.contract.runs import RunReport
@@ -234,7 +234,7 @@ def suspects_keep_their_place(patch: Patch) -> None:
 
 def dead_heartbeats_renew_nothing(patch: Patch) -> None:
     """A heartbeat that is a dead letter has no effect, though its driver counts on it."""
-    patch(run_starter.reports.dead, "_renew", lambda tx, attempt: {})
+    patch(run_starter.reports.marking, "_renew", lambda tx, attempt: {})
 
 
 def _without_own_clock(patch: Patch) -> None:
