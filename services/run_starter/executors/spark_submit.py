@@ -31,7 +31,7 @@ from run_starter.executors.answers import Answers
 from run_starter.executors.clearing import cluster_for
 from run_starter.executors.command import Drivers, Interpreters, told, versions
 from run_starter.executors.logs import AttemptLogs
-from run_starter.executors.submitted import Submitted, handshake
+from run_starter.executors.submission import Submitted, handshake
 
 log = get_log(__name__)
 # From the durable end of an attempt until its driver must have exited. Stopping Spark may take so long if it writes the

@@ -14,7 +14,7 @@ from typing import Any
 from tests.unit.driver.pooled import Recorder, launch
 
 from run_starter.executors.answers import Answers
-from run_starter.executors.submitted import Submitted, handshake
+from run_starter.executors.submission import Submitted, handshake
 
 OWN, OTHER = "a" * 64, "b" * 64
 
