@@ -34,7 +34,7 @@ def next_release(folder: Path) -> Path:
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     store = folder / "shared" / "retrofill_core" / "store"
     (store / "migrations" / "versions" / f"v{REVISION_AFTER}_next.py").write_text(_MIGRATION)
-    tables = store / "tables" / "base.py"
+    tables = store / "tables" / "backfills.py"
     before = f'REVISION = "{REVISION}"'
     text = tables.read_text()
     assert before in text

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 # The modules are imported in the order of the tables in ``metadata``.
 # isort: off
-from retrofill_core.store.tables.base import REVISION, SCHEMA, Moment, metadata
+from retrofill_core.store.tables.backfills import REVISION, SCHEMA, Moment, metadata
 from retrofill_core.store.tables.backfills import pipeline, pipeline_copy
 from retrofill_core.store.tables.backfills import backfill, backfill_command, backfill_progress, backfill_request
 from retrofill_core.store.tables.attempts import attempt

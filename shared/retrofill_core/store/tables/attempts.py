@@ -23,8 +23,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from retrofill.states import ATTEMPT_MACHINE, LIVE, AttemptMode, AttemptOutcome
-from retrofill_core.store.tables.backfills import backfill
-from retrofill_core.store.tables.base import Moment, ended_exactly_when_terminal, is_in, known_state, metadata
+from retrofill_core.store.tables.backfills import (
+    Moment,
+    backfill,
+    ended_exactly_when_terminal,
+    is_in,
+    known_state,
+    metadata,
+)
 
 attempt = Table(
     "attempt",

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
-from retrofill_core.store.tables.base import Moment, metadata
+from retrofill_core.store.tables.backfills import Moment, metadata
 
 
 class ServiceTables:

@@ -23,8 +23,14 @@ from sqlalchemy.dialects.postgresql import JSONB
 from retrofill_core.domain.callback import ENDED
 from retrofill_core.domain.callback import MACHINE as CALLBACK
 from retrofill_core.domain.deadline import MACHINE as DEADLINE
-from retrofill_core.store.tables.backfills import backfill
-from retrofill_core.store.tables.base import Moment, ended_exactly_when_terminal, known_state, lock_only, metadata
+from retrofill_core.store.tables.backfills import (
+    Moment,
+    backfill,
+    ended_exactly_when_terminal,
+    known_state,
+    lock_only,
+    metadata,
+)
 from retrofill_core.store.tables.runs import run
 
 callback = Table(

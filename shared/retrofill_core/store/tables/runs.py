@@ -21,9 +21,9 @@ from sqlalchemy.dialects.postgresql import JSONB
 from retrofill.states import TASK_RUN_MACHINE as TASK_MACHINE
 from retrofill_core.domain.run import GOING, LIVE, MACHINE, UNFINISHED
 from retrofill_core.store.tables.attempts import attempt
-from retrofill_core.store.tables.backfills import backfill
-from retrofill_core.store.tables.base import (
+from retrofill_core.store.tables.backfills import (
     Moment,
+    backfill,
     ended_exactly_when_terminal,
     is_in,
     known_state,
