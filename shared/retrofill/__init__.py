@@ -3,6 +3,6 @@
 from retrofill.callback import Callback, KafkaTopic, Webhook
 from retrofill.deadline import Deadline, Reference
 from retrofill.pipeline import Pipeline
-from retrofill.sdk.tables import Table
+from retrofill.sdk.texts import Table
 
 __all__ = ["Callback", "Deadline", "KafkaTopic", "Pipeline", "Reference", "Table", "Webhook"]

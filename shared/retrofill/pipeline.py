@@ -35,7 +35,7 @@ from retrofill.sdk.names import (
     seconds_of,
 )
 from retrofill.sdk.scripts import as_applied, script_of
-from retrofill.sdk.tables import Table
+from retrofill.sdk.texts import Table
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack

@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from retrofill.protocol.launch import Launch
-from retrofill.sdk.tables import Declared
+from retrofill.sdk.texts import Declared
 from tests.support.lake import Attempt, Lake
 
 HOUR = timedelta(hours=1)

@@ -31,7 +31,7 @@ from retrofill.pipeline import Pipeline
 from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, error_info
 from retrofill.protocol.launch import Launch, Piece, Task
 from retrofill.sdk.names import timed_out
-from retrofill.sdk.tables import BRANCH
+from retrofill.sdk.texts import BRANCH
 from retrofill.spark.clusters import CannotKill
 from retrofill.spark.loss import line_of
 from retrofill.tracing import span

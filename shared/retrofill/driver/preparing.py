@@ -16,8 +16,7 @@ from retrofill.outputs.staging import Staging
 from retrofill.protocol.launch import Launch, Piece, Script, interval_of
 from retrofill.protocol.script_texts import BadArgument, Values, fill, fill_between, fill_path, typed
 from retrofill.sdk.scripts import located
-from retrofill.sdk.tables import Table
-from retrofill.sdk.texts import GIVEN
+from retrofill.sdk.texts import GIVEN, Table
 
 
 class Fields:

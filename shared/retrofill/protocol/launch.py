@@ -9,7 +9,7 @@ from typing import Any, Mapping
 
 from retrofill.protocol.table_output import TableOutput
 from retrofill.sdk.names import DEFAULT_POOL, TriggerRule
-from retrofill.sdk.tables import Table
+from retrofill.sdk.texts import Table
 from retrofill.states import AttemptMode
 
 

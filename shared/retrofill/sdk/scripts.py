@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
-from retrofill.sdk.tables import Table
-from retrofill.sdk.texts import fields_between, outline
+from retrofill.sdk.texts import Table, fields_between, outline
 
 # Fields with paths or addresses, besides the script's own. Those of the second line may be ``path#name``.
 LISTS = ("py_files", "jars")

@@ -1,4 +1,5 @@
-"""The texts of tasks: the fields in them, like ``{interval.start:%Y-%m-%d}``, and the statements and parameters of a file of SQL.
+"""The texts of tasks without code of Retrofill's: the fields in them, like ``{interval.start:%Y-%m-%d}``, the statements and
+parameters of a file of SQL, and the tables that scripts and files of SQL write.
 
 The values of fields belong to a run (``script_texts``). SQL is parsed as Spark reads it. Its parameters become literals in the
 text: Spark's own parameterized SQL takes them neither in views, defaults and hints nor in sessions with the extensions of
@@ -9,9 +10,9 @@ from __future__ import annotations
 
 import re
 import string
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator, Mapping, Union
 
 # Where a field begins in a text that has braces of its own, such as JSON.
 _BEGINS = re.compile(r"(?<!\{)\{(?=(?:interval\.|run\.|conf[.\[]|secret[.\[]|stage(?:d|_[a-z]+)?:))")
@@ -204,3 +205,32 @@ def _end_of_comment(text: str, start: int, line: int) -> int:
         if depth == 0:
             return mark.end()
     raise BadSql(f"line {line}: the comment that /* begins has no end")
+
+
+# Spark settings that send commits to audited Iceberg tables elsewhere than to what readers see.
+REDIRECTIONS = BRANCH, _ID = ("spark.wap.branch", "spark.wap.id")
+# A column's name, or names with formats.
+Declared = Union[str, Mapping[str, Union[str, None]]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A Delta or Iceberg table of which a script or a file of SQL replaces the rows of its interval.
+
+    ``name``: in Spark's SQL; it may have the fields of ``args``. ``column``, ``zone``: as for
+    ``run.stage_table``. ``with_rows``: what the script writes to has the interval's present rows, as MERGE,
+    UPDATE and DELETE need them; otherwise it is empty. ``redirected``: the script writes to ``name`` itself,
+    an Iceberg table with ``write.wap.enabled=true``, and ``spark.wap.branch`` sends its commits to a branch.
+    ``sparse``: an interval may have no rows; of a redirected one, its rows may stay as they are.
+    """
+
+    name: str
+    column: Declared
+    zone: str = ""
+    with_rows: bool = False
+    sparse: bool = False
+    redirected: bool = False
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self)

@@ -21,8 +21,7 @@ from retrofill.sdk.names import (
     MIN_TIMEOUT_SECONDS,
     TriggerRule,
 )
-from retrofill.sdk.tables import REDIRECTIONS
-from retrofill.sdk.texts import GIVEN, BadSql, fields_between, outline, statements
+from retrofill.sdk.texts import GIVEN, REDIRECTIONS, BadSql, fields_between, outline, statements
 from retrofill_core.domain.callback import CallbackRule, Occasion, check_rules
 from retrofill_core.domain.cron import check_schedule
 from retrofill_core.domain.data import SHA256, Data, Name, PackedEnvironment

@@ -11,7 +11,7 @@ from tests.support.lake import Attempt
 from tests.support.tiers import some
 
 from retrofill.outputs.cannot_stage import CannotStage
-from retrofill.sdk.tables import Table
+from retrofill.sdk.texts import Table
 
 KINDS = (
     "USING parquet in table_server",

@@ -9,7 +9,7 @@ from tests.support.hdfs import Hdfs, hdfs
 from tests.support.hive import HiveLake, hive_server
 from tests.support.seaweed import BUCKET, Seaweed
 
-from retrofill.sdk.tables import Table
+from retrofill.sdk.texts import Table
 
 pytestmark = pytest.mark.long
 

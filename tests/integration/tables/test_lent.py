@@ -12,7 +12,7 @@ from tests.support.lake import FORMATS, PATH, Attempt, Lake
 from tests.support.tiers import some
 
 from retrofill.outputs.cannot_stage import CannotStage
-from retrofill.sdk.tables import Table
+from retrofill.sdk.texts import Table
 
 Writes = Callable[[Any, Any, str], object]
 

@@ -14,7 +14,7 @@ from tests.support.lake import Attempt, Lake, Publisher
 from tests.support.tiers import some
 
 from retrofill.outputs.cannot_stage import CannotStage
-from retrofill.sdk.tables import BRANCH, Table
+from retrofill.sdk.texts import BRANCH, Table
 
 Writes = Callable[["Script", str], object]
 OLD = ["1 old", "2 old", "3 old"]

@@ -9,7 +9,7 @@ from retrofill.driver.preparing import Fields
 from retrofill.driver.sql import SqlFailed, run_sql
 from retrofill.outputs.cannot_stage import CannotStage, OtherInterval
 from retrofill.protocol.launch import Sql
-from retrofill.sdk.tables import Table
+from retrofill.sdk.texts import Table
 
 # Where Spark's own parameters may not be: views, defaults of variables, scripts, and the names of tables.
 EVERYWHERE = """

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from retrofill.driver.config import Config
 from retrofill.protocol.launch import Code, Definition, Script, Sql, Task
-from retrofill.sdk.tables import Table
+from retrofill.sdk.texts import Table
 from retrofill_core.domain.pipeline import (
     CodeLocation,
     PipelineDefinition,

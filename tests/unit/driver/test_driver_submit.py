@@ -28,7 +28,7 @@ from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.staging import Staging
 from retrofill.protocol.launch import Launch, Script, Task
 from retrofill.protocol.script_texts import BadArgument
-from retrofill.sdk.tables import Table
+from retrofill.sdk.texts import Table
 from retrofill.spark.clusters import tag_of
 from retrofill.spark.home import read_properties
 

@@ -18,7 +18,7 @@ from retrofill.outputs.tables.checks import refuse_ambiguous
 from retrofill.outputs.tables.key import Key, Values, key_of_table
 from retrofill.protocol.launch import Interval
 from retrofill.protocol.table_output import TableOutput
-from retrofill.sdk.tables import Declared
+from retrofill.sdk.texts import Declared
 
 NEW_YORK, UTC_ZONE = "America/New_York", "UTC"
 MINUTE = timedelta(minutes=1)

@@ -20,7 +20,7 @@ from retrofill.outputs.tables.changes import Versioned, aligned, as_of, same_row
 from retrofill.outputs.tables.group import Commit, Group, ids_in, separates, transforms
 from retrofill.outputs.tables.protocol import Burned, Filled, Looked, NotPublished, NotSeen, properties_of
 from retrofill.protocol.table_output import TableOutput, joined, parts_of
-from retrofill.sdk.tables import BRANCH, REDIRECTIONS
+from retrofill.sdk.texts import BRANCH, REDIRECTIONS
 
 # As Spark shows them. Columns are in lines of their own, which begin with their names.
 _PARTITIONS = re.compile(r"^PARTITIONED BY \(.*\)$", re.MULTILINE)

@@ -17,7 +17,7 @@ from retrofill.protocol import names_of_time as names
 from retrofill.protocol.launch import Interval, zone_of
 from retrofill.protocol.names_of_time import DAY_FORMAT, NotAFormat, directives, refuse_incomplete, refuse_unreadable
 from retrofill.protocol.table_output import TableOutput, identifier
-from retrofill.sdk.tables import Declared
+from retrofill.sdk.texts import Declared
 
 # Iceberg does not evaluate a longer IN.
 MAX_IN = 200

@@ -35,7 +35,7 @@ from retrofill.outputs.tables.protocol import Target, drop
 from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.protocol.launch import Interval, Launch, Piece, interval_of
 from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of, path_in
-from retrofill.sdk.tables import BRANCH, Declared, Table
+from retrofill.sdk.texts import BRANCH, Declared, Table
 
 log = get_log(__name__)
 MAX_TABLES = 100
