@@ -1,7 +1,6 @@
 """Retrofill: backfills that cannot go wrong."""
 
-from retrofill.callback import Callback, KafkaTopic, Webhook
-from retrofill.deadline import Deadline, Reference
+from retrofill.alerts import Callback, Deadline, KafkaTopic, Reference, Webhook
 from retrofill.pipeline import Pipeline
 from retrofill.sdk.texts import Table
 

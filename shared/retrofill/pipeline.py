@@ -21,8 +21,7 @@ from typing import (
     overload,
 )
 
-from retrofill.callback import Callback, Target, rules_of
-from retrofill.deadline import Deadline
+from retrofill.alerts import Callback, Deadline, Target, rules_of
 from retrofill.sdk.checking import checked, stages
 from retrofill.sdk.names import (
     DEFAULT_POOL,
