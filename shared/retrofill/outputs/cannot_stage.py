@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote
 
-from retrofill.protocol.table_output import path_in, why_not_local
+from retrofill.sdk.texts import path_in, why_not_local
 
 
 class CannotStage(ValueError):

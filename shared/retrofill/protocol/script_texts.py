@@ -20,8 +20,7 @@ from retrofill.protocol.names_of_time import (
     seconds_of,
     written,
 )
-from retrofill.protocol.table_output import why_not_local
-from retrofill.sdk.texts import parted
+from retrofill.sdk.texts import parted, why_not_local
 
 _UNITS = "min|mo|s|h|d|w|y"
 _MOMENT = re.compile(

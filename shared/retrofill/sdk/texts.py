@@ -1,5 +1,5 @@
 """The texts of tasks without code of Retrofill's: the fields in them, like ``{interval.start:%Y-%m-%d}``, the statements and
-parameters of a file of SQL, and the tables that scripts and files of SQL write.
+parameters of a file of SQL, the tables that scripts and files of SQL write, and the directories that can be staged.
 
 The values of fields belong to a run (``script_texts``). SQL is parsed as Spark reads it. Its parameters become literals in the
 text: Spark's own parameterized SQL takes them neither in views, defaults and hints nor in sessions with the extensions of
@@ -234,3 +234,32 @@ class Table:
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""
         return asdict(self)
+
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+# A directory of this machine as Hadoop reads it: ``#`` and ``?`` are ordinary characters, unlike for ``urlsplit``.
+_FILE = re.compile(r"file:(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.DOTALL | re.IGNORECASE)
+
+
+def path_in(uri: str) -> str | None:
+    """The absolute path in a ``file:`` URI of this machine, as written; ``None`` if it is none."""
+    found = _FILE.fullmatch(uri)
+    return None if found is None else found.group(1)
+
+
+def why_not_local(path: str) -> str | None:
+    """Why no directory of this name can be staged, in one line; ``None`` if it is absolute and of this machine.
+
+    Publication needs a rename of directories that is atomic and fails if its source is missing or its target is not, as
+    on POSIX.
+    """
+    if path_in(path) is not None:
+        return None
+    scheme = _SCHEME.match(path)
+    if scheme is not None:
+        return (
+            f"{path} cannot be staged: a rename on {scheme.group(1)}: does not fail when it must; make a table whose partitions "
+            "are in that directory and stage its rows (run.stage_table, a file of SQL, or {stage_location:TABLE} for a script), "
+            "or use a POSIX file system"
+        )
+    return None if path.startswith("/") else f"{path!r} cannot be staged: give the absolute path of a directory"

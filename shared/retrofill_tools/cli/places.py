@@ -14,7 +14,7 @@ import typer
 from retrofill.outputs.kept import number_of
 from retrofill.outputs.places import owned
 from retrofill.outputs.places import release as give_up
-from retrofill.protocol.table_output import path_in
+from retrofill.sdk.texts import path_in
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import print_json, print_text
 

@@ -14,7 +14,8 @@ from typing import Any, Collection, Mapping, Protocol, Sequence
 from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.outputs.tables.group import Group
-from retrofill.protocol.table_output import TableOutput, parts_of, path_in
+from retrofill.protocol.table_output import TableOutput, parts_of
+from retrofill.sdk.texts import path_in
 
 log = get_log(__name__)
 

@@ -34,8 +34,8 @@ from retrofill.outputs.tables.key import Key, key_of_table
 from retrofill.outputs.tables.protocol import Target, drop
 from retrofill.outputs.tables.sweeping import StagedTables
 from retrofill.protocol.launch import Interval, Launch, Piece, interval_of
-from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of, path_in
-from retrofill.sdk.texts import BRANCH, Declared, Table
+from retrofill.protocol.table_output import TableOutput, column_of, joined, parts_of
+from retrofill.sdk.texts import BRANCH, Declared, Table, path_in
 
 log = get_log(__name__)
 MAX_TABLES = 100
