@@ -11,7 +11,7 @@ from typing import Any, Callable, ContextManager, Iterator, Mapping
 
 from retrofill.driver.application import WAIT_SECONDS, begin_reading
 from retrofill.driver.context import run_of
-from retrofill.driver.execute import FAILURES, Execution, Result
+from retrofill.driver.execute import FAILURES, Execution, Result, TaskTimedOut, TimeLimit
 from retrofill.driver.forking import Notes
 from retrofill.driver.preparing import Fields
 from retrofill.driver.publishing import Publisher
@@ -19,7 +19,6 @@ from retrofill.driver.report import Reporter
 from retrofill.driver.session import Sessions
 from retrofill.driver.sql import run_sql
 from retrofill.driver.submit import Submits
-from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
 from retrofill.log import get_log
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.restoring import restore

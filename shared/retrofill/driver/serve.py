@@ -14,7 +14,7 @@ from typing import IO, Any, Callable, Protocol
 
 from retrofill.driver.batch import Batch
 from retrofill.driver.config import Config, set_up
-from retrofill.driver.execute import Result
+from retrofill.driver.execute import Result, TaskTimedOut
 from retrofill.driver.forking import Notes
 from retrofill.driver.lease import Lease
 from retrofill.driver.process import Conversation, Ending, Output, end_children, end_with_host
@@ -22,7 +22,6 @@ from retrofill.driver.publishing import Ended, Publisher, may_publish, publish_a
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
 from retrofill.driver.submit import Submits
-from retrofill.driver.time_limit import TaskTimedOut
 from retrofill.log import bound, get_log
 from retrofill.outputs.tables.publication import NotPermitted, Tables
 from retrofill.protocol.facts import Cost, ErrorInfo, SparkApplication, as_json, error_info

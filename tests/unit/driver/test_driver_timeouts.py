@@ -15,10 +15,9 @@ from tests.unit.driver.test_driver_execute import task
 from tests.unit.driver.test_driver_submit import Plain, fields_of, gone, wait_until
 from tests.unit.driver.test_driver_submit import launch as script_launch
 
-from retrofill.driver import time_limit
+from retrofill.driver import execute
 from retrofill.driver.config import Config
-from retrofill.driver.execute import Execution
-from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
+from retrofill.driver.execute import Execution, TaskTimedOut, TimeLimit
 from retrofill.protocol.facts import ErrorInfo
 from retrofill.sdk.names import timed_out, written
 from retrofill.states import TASK_TIMED_OUT, TaskState
@@ -32,7 +31,7 @@ MESSAGE = "task 'a' of run 1 timed out after 1s: raise its timeout, or find out 
 
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limit, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(execute, "GRACE_SECONDS", 0.2)
 
 
 def stuck_is_wrong(error: TaskTimedOut) -> None:

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from retrofill.driver.execute import TaskTimedOut
 from retrofill.driver.submit import SubmitFailed
-from retrofill.driver.time_limit import TaskTimedOut
 from retrofill.errors import first_line
 from retrofill.masking import masked
 from retrofill.protocol.facts import error_info, whole_traceback
