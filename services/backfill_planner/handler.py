@@ -23,8 +23,8 @@ from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied,
 from retrofill_core.contract.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.allowed import refusal
-from retrofill_core.domain.cron import cron_of
 from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.schedule import cron_of
 from retrofill_core.settings import Settings
 from retrofill_core.store import backfills, pipelines, planning, undo
 from retrofill_core.store.pipelines import StoredPipeline

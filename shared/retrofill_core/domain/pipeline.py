@@ -23,10 +23,9 @@ from retrofill.sdk.names import (
 )
 from retrofill.sdk.texts import GIVEN, REDIRECTIONS, BadSql, fields_between, outline, statements
 from retrofill_core.domain.callback import CallbackRule, Occasion, check_rules
-from retrofill_core.domain.cron import check_schedule
 from retrofill_core.domain.data import SHA256, Data, Name, PackedEnvironment
 from retrofill_core.domain.deadline import FINISH_BY, DeadlineAlert
-from retrofill_core.domain.schedule import Bound
+from retrofill_core.domain.schedule import Bound, check_schedule
 
 
 def check_timezone(name: str) -> str:

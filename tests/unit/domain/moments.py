@@ -5,8 +5,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from retrofill_core.domain import schedule as schedules
-from retrofill_core.domain.cron import Ticks
-from retrofill_core.domain.schedule import range_bound
+from retrofill_core.domain.schedule import Ticks, range_bound
 
 NEW_YORK, BERLIN, SAO_PAULO = "America/New_York", "Europe/Berlin", "America/Sao_Paulo"
 

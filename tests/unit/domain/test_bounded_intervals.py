@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.domain.moments import NEW_YORK, ticks, utc
 
-from retrofill_core.domain.cron import FIRST_YEAR, LAST_YEAR, Ticks
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import find_intervals
+from retrofill_core.domain.schedule import FIRST_YEAR, LAST_YEAR, Ticks
 
 DAY = timedelta(days=1)
 # Lines executed for a date that was asked for, which may be near a clock change of its own; for an interval

@@ -11,7 +11,7 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrofill_core.domain import cron
+from retrofill_core.domain import schedule
 from retrofill_core.domain.backfill import ReprocessBehavior
 from retrofill_core.domain.coverage import Finished
 from retrofill_core.domain.pipeline import PipelineDefinition
@@ -173,8 +173,8 @@ def test_the_schedule_is_parsed_once_for_thousands_of_dates(monkeypatch):
         parsed.append(given)
         return CronSim(*given)
 
-    monkeypatch.setattr(cron, "CronSim", counted)
-    cron.parsed.cache_clear()
+    monkeypatch.setattr(schedule, "CronSim", counted)
+    schedule.parsed.cache_clear()
     dates = [date(2000, 1, 1) + 2 * n * DAY for n in range(3000)]
     found = find_intervals(of, [(each, each) for each in dates], 10_000)
     assert isinstance(found, Intervals)

@@ -8,8 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.domain.moments import NEW_YORK, boundaries, bounds, ticks, utc
 
-from retrofill_core.domain.cron import FIRST_YEAR, LAST_YEAR, PRESETS, BadSchedule, check_schedule, cron_of
-from retrofill_core.domain.schedule import TooManyIntervals, range_bound
+from retrofill_core.domain.schedule import (
+    FIRST_YEAR,
+    LAST_YEAR,
+    PRESETS,
+    BadSchedule,
+    TooManyIntervals,
+    check_schedule,
+    cron_of,
+    range_bound,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +58,7 @@ def test_what_is_no_schedule_is_refused(schedule):
 
 
 def test_a_schedule_that_runs_out_of_days_is_refused(monkeypatch):
-    monkeypatch.setattr("retrofill_core.domain.cron.CronSim", lambda *_: iter(()))
+    monkeypatch.setattr("retrofill_core.domain.schedule.CronSim", lambda *_: iter(()))
     with pytest.raises(BadSchedule, match="never fires"):
         check_schedule("0 0 29 2 *", "UTC")
 
@@ -146,6 +154,8 @@ def test_a_datetime_bound_is_that_moment_at_either_end():
 @pytest.mark.parametrize("schedule", ["* * * * *", "@hourly", "@daily", "*/7 3 * * 1", "* * 29 2 *", "0,30 * 1,15 * *"])
 def test_far_too_many_are_refused_without_looking_at_one(schedule, zone, monkeypatch):
     """Enumerating even the allowed number takes many seconds and would block all other planning."""
-    monkeypatch.setattr("retrofill_core.domain.cron.Ticks.since", lambda *_: pytest.fail("the ticks were enumerated"))
+    monkeypatch.setattr(
+        "retrofill_core.domain.schedule.Ticks.since", lambda *_: pytest.fail("the ticks were enumerated")
+    )
     with pytest.raises(TooManyIntervals):
         boundaries(schedule, zone, utc(FIRST_YEAR, 2, 1), utc(LAST_YEAR, 12, 30), 500_000)

@@ -11,8 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.unit.domain.moments import BERLIN, NEW_YORK, SAO_PAULO, boundaries, ticks, utc
 
-from retrofill_core.domain.cron import LAST_YEAR, Ticks
-from retrofill_core.domain.schedule import ticks_at_least
+from retrofill_core.domain.schedule import LAST_YEAR, Ticks, ticks_at_least
 
 # Around DST changes: (zone, a moment some hours before the change)
 CHANGES = [
