@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import retrofill_core.store.migrations.versions
+from retrofill_core.store import migrations
 
-VERSIONS = Path(retrofill_core.store.migrations.versions.__file__).parent
+VERSIONS = Path(migrations.__file__).parent / "versions"
 _NEW_TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+)", re.IGNORECASE)
 _ADDED_COLUMN = re.compile(r"ADD COLUMN (?:IF NOT EXISTS )?(\S+) ([^,]*(?:\([^)]*\)[^,]*)*)", re.IGNORECASE)
 # Patterns in statements about existing tables → the effect on a release that knows the old schema.
