@@ -107,14 +107,15 @@ def handle_command(tx: Transaction, received: Received, command: AnyCommand, par
     if recorded is not None:
         answer = REGISTRY[recorded.answer_type].model_validate(recorded.answer)
     else:
-        answer = _carry_out(tx, received.key, command, ce_id, partitions)
+        answer = carry_out(tx, received.key, command, ce_id, partitions)
         if ce_id is not None:
             data = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
             backfills.record_command(tx.conn, received.key, ce_id, Outcome(answer.type, data))
     tx.emit(Topic.BACKFILL_EVENTS, received.key, answer, reply_to=received.record)
 
 
-def _carry_out(tx: Transaction, id: str, command: AnyCommand, ce_id: str | None, partitions: int) -> Message:
+def carry_out(tx: Transaction, id: str, command: AnyCommand, ce_id: str | None, partitions: int) -> Message:
+    """Carry a command out on its locked backfill. Returns the reply."""
     row = backfills.lock(tx.conn, id, wait=True)
     answer: Message | Refuse
     match command:

@@ -149,14 +149,15 @@ def _draft(
         stored,
         made,
         max_active_runs=body.max_active_runs or definition.max_active_runs,
-        columns=_of_backfill(body),
+        columns=columns_of(body),
         backwards=body.run_backwards,
         of_backfill=of_backfill,
         of_runs=alerts_counting_from(definition.deadlines, *AT_PLANNING),
     )
 
 
-def _of_backfill(body: BackfillRequested) -> dict[str, Any]:
+def columns_of(body: BackfillRequested) -> dict[str, Any]:
+    """The columns of a backfill that are as its request says."""
     return {
         "batch_size": body.batch_size,
         "reprocess_behavior": str(body.reprocess_behavior),

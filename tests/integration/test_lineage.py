@@ -17,7 +17,7 @@ from retrofill_core.bus.clients import admin, reader
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
 from retrofill_core.domain.undo import undo_of
 from run_starter.executors import LaunchRequest, RunToDo
-from run_starter.host.lineage import _event, lineage_of, run_uuid
+from run_starter.host.lineage import event_of, lineage_of, run_uuid
 
 TABLE, FOLDER = PublishedOutput(name="lake.db.t", version="8"), PublishedOutput(name="/data/day=1")
 ERROR = ErrorInfo(type="ValueError", message="no rows", traceback="line 1")
@@ -89,7 +89,7 @@ def test_start_and_end_of_each_run_are_told_with_job_interval_and_parent(install
 def test_an_undo_is_no_success_of_the_pipelines_job() -> None:
     undo = replace(launch(1), pipeline=undo_of(daily("flights")))
     for attempt, name, kind in ((launch(1), "flights", "RUN"), (undo, "flights.undo", "UNDO")):
-        job = _event("COMPLETE", "retrofill", attempt, attempt.runs[0], None).job
+        job = event_of("COMPLETE", "retrofill", attempt, attempt.runs[0], None).job
         assert (job.name, job.facets["jobType"].jobType) == (name, kind)
 
 

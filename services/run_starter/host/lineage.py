@@ -71,14 +71,15 @@ class KafkaLineage:
     ) -> None:
         run = next(each for each in launch.runs if each.id == run_id)
         try:
-            event = _event(kind, self._namespace, launch, run, error)
+            event = event_of(kind, self._namespace, launch, run, error)
             event.outputs = [_dataset(self._namespace, each) for each in published]
             self._client.emit(event)
         except Exception as e:  # noqa: BLE001 - the run continues in any case
             log.warning("lineage_not_told", error=str(e), run=run.id, attempt=run.attempt)
 
 
-def _event(kind: str, namespace: str, launch: LaunchRequest, run: RunToDo, error: ErrorInfo | None) -> Any:
+def event_of(kind: str, namespace: str, launch: LaunchRequest, run: RunToDo, error: ErrorInfo | None) -> Any:
+    """OpenLineage's event about a run, ``kind`` as in its ``RunState``."""
     from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
     from openlineage.client.facet_v2 import error_message_run, job_type_job, nominal_time_run, parent_run
 

@@ -158,7 +158,7 @@ class Leases:
             and row.lease_until < moment
             and self._remaining(tx.partition, id, row.lease_until, row.lease_seconds) <= 0
         }
-        self.set_aside.each(tx, _first(found), lambda tx, rows: self._lose(tx, rows, unacknowledged, silent))
+        self.set_aside.each(tx, first_to_end(found), lambda tx, rows: self._lose(tx, rows, unacknowledged, silent))
 
     def _lose(
         self, tx: Transaction, rows: Sequence[Attempt], unacknowledged: Collection[int], silent: Collection[int]
@@ -188,7 +188,7 @@ class Leases:
         crash_point("lease:end-written")
 
 
-def _first(found: Mapping[int, Attempt]) -> list[Attempt]:
+def first_to_end(found: Mapping[int, Attempt]) -> list[Attempt]:
     """Attempts with as many runs as the largest range together, or one: Postgres ends transactions that compute for long."""
     left = MAX_BATCH
     chosen: list[Attempt] = []

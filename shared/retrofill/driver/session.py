@@ -251,15 +251,16 @@ class ConnectSessions:
             # Creates the session if it never existed, so that closing it makes its id unusable.
             session.interruptAll()
             if has_release(session.client):
-                _release(session.client)
+                release_on_server(session.client)
         session.release_session_on_close = False
         session.stop()
 
 
-def _release(client: Any) -> None:
-    """Spark cannot release a session while an interrupted operation of it is still ending, and does not announce its end.
+def release_on_server(client: Any) -> None:
+    """Close a client's session on its server, or raise Spark's last error after ``RELEASE_SECONDS``.
 
-    How it refuses depends on how far the operation was: with an error condition, or with a bare ``IllegalStateException``.
+    Spark cannot while an interrupted operation of the session is still ending, and does not announce its end. How it refuses
+    depends on how far the operation was: with an error condition, or with a bare ``IllegalStateException``.
     """
     until = time.monotonic() + RELEASE_SECONDS
     while True:

@@ -74,7 +74,7 @@ def keep(own: Path, area: Path, days: int) -> None:
 
     Like any publisher's change, one rename: it fails for all but the first.
     """
-    day = area / KEPT / _today().isoformat()
+    day = area / KEPT / today().isoformat()
     day.mkdir(parents=True, exist_ok=True)
     (day / f"{_DAYS}{days}").touch()
     try:
@@ -175,7 +175,7 @@ def forget_old(area: Path, days: int | None = None) -> None:
     """
     for each in (area / KEPT).glob("????-??-??"):
         of_day = max((_number(path.name) for path in each.glob(f"{_DAYS}*")), default=days)
-        if of_day is not None and each.name < (_today() - timedelta(days=of_day)).isoformat():
+        if of_day is not None and each.name < (today() - timedelta(days=of_day)).isoformat():
             throw_away(each, area)
 
 
@@ -233,5 +233,6 @@ def _link(source: str, to: str) -> str:
     return to
 
 
-def _today() -> date:
+def today() -> date:
+    """The date in UTC, by which replaced output is kept."""
     return datetime.now(timezone.utc).date()

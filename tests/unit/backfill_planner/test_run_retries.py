@@ -11,7 +11,7 @@ from tests.support.both_stores import DAY, START, end, make_backfill, put, start
 from tests.support.definitions import alert, daily
 from tests.support.sessions import MemoryStore
 
-from backfill_planner.commands import _carry_out
+from backfill_planner.commands import carry_out
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.backfills import RunRetryRequested
 from retrofill_core.contract.base import Message
@@ -40,7 +40,7 @@ def retry(conn: Any, *days: int) -> tuple[Message, Transaction]:
     """Retry the runs of these days, or all failed ones."""
     dates = tuple((START + day * DAY).date() for day in days)
     tx = Transaction(conn, PLANNER, 0, 0, 900_000)
-    answer = _carry_out(tx, "b1", RunRetryRequested(all_failed=not dates, intervals=dates), None, PARTITIONS)
+    answer = carry_out(tx, "b1", RunRetryRequested(all_failed=not dates, intervals=dates), None, PARTITIONS)
     return answer, tx
 
 

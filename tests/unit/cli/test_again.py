@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from tests.support.both_stores import DAY, NOW, START, make_backfill, put
 from tests.support.sessions import MemoryStore
 
-from backfill_planner.requests import _of_backfill
+from backfill_planner.requests import columns_of
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.deadlines import Subject, insert_deadlines
 from retrofill_core.domain.backfill import ReprocessBehavior
@@ -115,7 +115,7 @@ def test_the_options_of_the_ended_backfill_are_those_of_the_new_one(name: str) -
 
 def _as_planned(conn: Any, asked: BackfillRequested) -> Any:
     """An ended backfill that was requested so."""
-    stored = _of_backfill(asked) | {"on_run_failure": str(asked.on_run_failure), "review": asked.publish == "review"}
+    stored = columns_of(asked) | {"on_run_failure": str(asked.on_run_failure), "review": asked.publish == "review"}
     ended(conn, "b1", 0, "failed", **stored)
     if asked.finish_by is not None:
         alert = finish_by(asked.finish_by, asked.finish_by_callback)

@@ -42,18 +42,18 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("condition", ["SPARK_CONNECT_ILLEGAL_STATE.STATE_CONSISTENCY_SESSION", None])
 def test_it_is_released_again_however_spark_refuses(condition: str | None) -> None:
     client = Client(Refusal(condition), Refusal(condition))
-    session._release(client)
+    session.release_on_server(client)
     assert client.requests == 3
 
 
 def test_one_that_is_closed_is_not_asked_again() -> None:
     client = Client(Refusal("INVALID_HANDLE.SESSION_CLOSED"))
     with session.closed_is_fine():
-        session._release(client)
+        session.release_on_server(client)
     assert client.requests == 1
 
 
 def test_a_refusal_that_lasts_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "RELEASE_SECONDS", -1.0)
     with pytest.raises(Refusal):
-        session._release(Client(Refusal(None)))
+        session.release_on_server(Client(Refusal(None)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.outputs.tables.delta import _about, _is_long
+from retrofill.outputs.tables.delta import about_of, is_long_enough
 from retrofill.outputs.tables.protocol import drop
 from retrofill.protocol.table_output import TableOutput, joined, parts_of
 from retrofill.system.files import exchange
@@ -45,7 +45,7 @@ def test_an_output_is_one_text() -> None:
     ],
 )
 def test_what_others_say_of_their_commits_is_not_ours(said: str, about: dict[str, str]) -> None:
-    assert _about(said) == about
+    assert about_of(said) == about
 
 
 def test_directories_are_exchanged_or_nothing_happens(tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def test_a_directory_that_is_not_named_as_a_staged_table_is_never_deleted(tmp_pa
     ],
 )
 def test_how_long_a_log_remembers_what_was_published(interval: str, long: bool) -> None:
-    assert _is_long(interval) is long
+    assert is_long_enough(interval) is long

@@ -9,7 +9,7 @@ import pytest
 
 from retrofill.outputs import kept
 
-TODAY = kept._today()
+TODAY = kept.today()
 
 
 def put_away(area: Path, name: str, *days: int) -> None:

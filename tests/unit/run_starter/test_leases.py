@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.rows import an_attempt
 
-from run_starter.reports.leases import _first
+from run_starter.reports.leases import first_to_end
 
 
 @pytest.mark.parametrize(
@@ -13,4 +13,4 @@ from run_starter.reports.leases import _first
 )
 def test_a_transaction_ends_as_many_runs_as_one_range_has(runs: list[int], together: int) -> None:
     found = {id: an_attempt(id=id, runs=count) for id, count in enumerate(runs)}
-    assert [row.id for row in _first(found)] == list(range(together))
+    assert [row.id for row in first_to_end(found)] == list(range(together))

@@ -66,7 +66,7 @@ class DeltaTarget:
                 f"{self._table} has delta.appendOnly=true, which forbids to replace rows: set it to false, or stage another table"
             )
         kept = self._properties.get(_TRANSACTIONS)
-        if kept is not None and not _is_long(kept):
+        if kept is not None and not is_long_enough(kept):
             raise CannotStage(
                 f"{self._table} has {_TRANSACTIONS}={kept}, so its log could forget what was published while a publisher "
                 "that was stopped can still wake up: set it to 7 days or more, or unset it"
@@ -148,7 +148,7 @@ class DeltaTarget:
         )
 
 
-def _is_long(interval: str) -> bool:
+def is_long_enough(interval: str) -> bool:
     """Whether an interval like ``interval 30 days`` is long enough for any publisher to have ended."""
     parts = re.findall(r"(\d+) +([a-z]+?)s?\b", interval.lower())
     return sum(int(number) * _SECONDS.get(unit, 0) for number, unit in parts) >= _LEAST_SECONDS
@@ -260,11 +260,11 @@ class Delta(Versioned):
     def _commits(self, limit: str = "") -> list[Commit]:
         history = self.session.sql(f"DESCRIBE HISTORY {self.table}{limit}").select("version", "userMetadata").collect()
         return [
-            Commit(row.version, row.version - 1 if row.version else None, _about(row.userMetadata)) for row in history
+            Commit(row.version, row.version - 1 if row.version else None, about_of(row.userMetadata)) for row in history
         ]
 
 
-def _about(metadata: str | None) -> dict[str, str]:
+def about_of(metadata: str | None) -> dict[str, str]:
     """What a commit of ours says of itself. Others may have the word in what they say."""
     try:
         said = loads(metadata or "")
