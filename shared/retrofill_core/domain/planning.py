@@ -15,8 +15,8 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from retrofill_core.domain.backfill import ReprocessBehavior
-from retrofill_core.domain.coverage import NOT_COVERED, Cover, Finished, covers, latest
 from retrofill_core.domain.pipeline import PipelineDefinition
+from retrofill_core.domain.run import NOT_COVERED, Cover, Finished, covers, latest
 from retrofill_core.domain.schedule import Ticks, TooManyIntervals, boundaries, range_bound
 
 # A closed range of logical dates; one date twice for that date only.

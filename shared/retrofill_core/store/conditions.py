@@ -23,8 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import distinct_on
 
-from retrofill_core.domain.coverage import Finished
-from retrofill_core.domain.run import RunState
+from retrofill_core.domain.run import Finished, RunState
 from retrofill_core.store.sql import in_state
 from retrofill_core.store.tables import backfill, run
 

@@ -28,10 +28,9 @@ from sqlalchemy import (
 )
 
 from retrofill_core.domain.backfill import ACTIVE
-from retrofill_core.domain.coverage import covers, latest
 from retrofill_core.domain.deadline import DeadlineState
 from retrofill_core.domain.planning import Intervals
-from retrofill_core.domain.run import RunState
+from retrofill_core.domain.run import RunState, covers, latest
 from retrofill_core.store import conditions
 from retrofill_core.store.conditions import has_failed
 from retrofill_core.store.rows import Run

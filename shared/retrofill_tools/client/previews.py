@@ -11,11 +11,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from retrofill_core.contract.backfills import BackfillRequested
-from retrofill_core.domain.coverage import Finished, Stretch, between, latest
 from retrofill_core.domain.estimate import Left, estimate
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import Active, History, Plan, Rejection, find_intervals
-from retrofill_core.domain.run import RunState
+from retrofill_core.domain.run import Finished, RunState, Stretch, between, latest
 from retrofill_core.settings import Settings
 from retrofill_core.store.pipelines import StoredPipeline
 from retrofill_core.store.planning import decide, shared_places

@@ -10,8 +10,8 @@ from sqlalchemy import select, update
 
 from backfill_planner import handler as planner
 from retrofill_core.domain import planning as domain
-from retrofill_core.domain.coverage import Cover
 from retrofill_core.domain.planning import History, Intervals
+from retrofill_core.domain.run import Cover
 from retrofill_core.store import backfills, planning
 from retrofill_core.store.rows import Planned, columns_of
 from retrofill_core.store.sql import database_now

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrofill_core.domain.backfill import ReprocessBehavior
-from retrofill_core.domain.coverage import Finished, between, covers, latest
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import History, Intervals, Plan, Rejection, SkipReason, find_intervals, plan
-from retrofill_core.domain.run import RunState
+from retrofill_core.domain.run import Finished, RunState, between, covers, latest
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from retrofill_core.domain import schedule
 from retrofill_core.domain.backfill import ReprocessBehavior
-from retrofill_core.domain.coverage import Finished
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import (
     Active,
@@ -28,6 +27,7 @@ from retrofill_core.domain.planning import (
     plan,
     unknown_pipeline,
 )
+from retrofill_core.domain.run import Finished
 
 DAY = timedelta(days=1)
 START = datetime(2024, 1, 1, tzinfo=UTC)
