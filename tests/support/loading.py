@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from retrofill import Pipeline
-from retrofill.user_code.pipeline_files import pipelines_in
+from retrofill.user_code.loading import pipelines_in
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
 
 

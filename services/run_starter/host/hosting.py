@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from retrofill.errors import first_line
 from retrofill.log import get_log
 from retrofill.states import AttemptMode, TaskState
-from retrofill.user_code.attempt_code import CodeUnavailable
+from retrofill.user_code.loading import CodeUnavailable
 from retrofill_core.bus import metrics
 from retrofill_core.contract.runs import (
     SPARK_LOST,

@@ -34,7 +34,7 @@ from retrofill.sdk.texts import BRANCH
 from retrofill.spark.clusters import CannotKill
 from retrofill.spark.loss import line_of
 from retrofill.tracing import span
-from retrofill.user_code.attempt_code import Code, CodeMoved
+from retrofill.user_code.loading import Code, CodeMoved
 
 log = get_log(__name__)
 

@@ -30,7 +30,7 @@ from retrofill.protocol.table_output import TableOutput
 from retrofill.states import AttemptMode
 from retrofill.system.files import PrivateFolder
 from retrofill.tracing import fail_span, flush, span
-from retrofill.user_code.attempt_code import Code, CodeUnavailable
+from retrofill.user_code.loading import Code, CodeUnavailable
 
 
 class Fetched:

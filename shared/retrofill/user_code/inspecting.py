@@ -14,7 +14,7 @@ from typing import Any
 if not __package__:
     sys.path[0:1] = [str(Path(__file__).absolute().parents[2])]
 
-from retrofill.user_code.pipeline_files import PipelineFileError, is_users, pipelines_in, root_of
+from retrofill.user_code.loading import PipelineFileError, is_users, pipelines_in, root_of
 
 
 def described(source: str) -> dict[str, Any]:

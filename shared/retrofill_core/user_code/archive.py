@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from retrofill.sdk.scripts import meant
-from retrofill.user_code.pipeline_files import absolute
+from retrofill.user_code.loading import absolute
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.user_code.source import Source
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retrofill.user_code.inspecting import described
-from retrofill.user_code.pipeline_files import PipelineFileError
+from retrofill.user_code.loading import PipelineFileError
 from retrofill_core.domain.pipeline import PipelineDefinition
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from retrofill.system.files import sync
-from retrofill.user_code.attempt_code import CodeUnavailable as CodeUnavailable
+from retrofill.user_code.loading import CodeUnavailable as CodeUnavailable
 from retrofill_core.setting_types import store_options
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import Archive

@@ -317,7 +317,7 @@ def read_source(
     ``UserError``.
     """
     # Only this command imports user code.
-    from retrofill.user_code.pipeline_files import PipelineFileError
+    from retrofill.user_code.loading import PipelineFileError
     from retrofill_core.user_code.source import read_here, read_with
 
     try:

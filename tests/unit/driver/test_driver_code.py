@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from retrofill.user_code.attempt_code import Code, CodeMoved
+from retrofill.user_code.loading import Code, CodeMoved
 from retrofill_core.domain.pipeline import CodeLocation
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import build

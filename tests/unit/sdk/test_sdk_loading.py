@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.loading import load_pipelines
 
-from retrofill.user_code.pipeline_files import PipelineFileError
+from retrofill.user_code.loading import PipelineFileError
 
 GOOD = """
 from retrofill import Pipeline

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.support.definitions import daily
 
-from retrofill.user_code.pipeline_files import root_of
+from retrofill.user_code.loading import root_of
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition, SubmitScript, TaskDefinition
 from retrofill_core.user_code.archive import DATA_MAX_BYTES, Archive, CannotArchive, archive_of, build, files_of
 from retrofill_core.user_code.source import Source

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from retrofill.errors import UserError
-from retrofill.user_code.pipeline_files import PipelineFileError
+from retrofill.user_code.loading import PipelineFileError
 from retrofill_core.driver_package import inspecting
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.source import Source, read_here, read_with
