@@ -28,7 +28,7 @@ from retrofill_core.contract.backfills import (
 )
 from retrofill_core.contract.base import Message, explain
 from retrofill_core.contract.topics import Topic
-from retrofill_core.store.installation import read_installation
+from retrofill_core.store.engine import read_installation
 from retrofill_tools.client import kafka
 from retrofill_tools.client.backfills import describe_backfill, find_backfill, find_backfills
 from retrofill_tools.client.connect import explain_kafka, explain_postgres, load_settings, local_user, reading

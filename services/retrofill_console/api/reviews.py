@@ -18,7 +18,7 @@ from retrofill.log import get_log
 from retrofill_console.api.logs import QUIET_SECONDS
 from retrofill_console.console import Console
 from retrofill_console.live import STREAM, message
-from retrofill_core.store.installation import read_installation
+from retrofill_core.store.engine import read_installation
 from retrofill_tools.client.backfills import Backfill, find_backfill
 
 log = get_log(__name__)

@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from retrofill_core.domain.coverage import Cover, Stretch, between, covers, latest
-from retrofill_core.domain.cron import Ticks
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.planning import Intervals
-from retrofill_core.domain.run import UNFINISHED, RunState
-from retrofill_core.domain.schedule import TooManyIntervals, boundaries, range_bound
+from retrofill_core.domain.run import UNFINISHED, Cover, RunState, Stretch, between, covers, latest
+from retrofill_core.domain.schedule import Ticks, TooManyIntervals, boundaries, range_bound
 from retrofill_core.store import planning
 from retrofill_core.store.pipelines import StoredPipeline
 from retrofill_core.store.sql import in_state
