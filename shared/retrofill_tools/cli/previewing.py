@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rich.progress import Progress, TextColumn
 
 from retrofill.errors import UserError, WrongUsage
+from retrofill.outputs.summary import Column
 from retrofill_core.contract.backfills import BackfillUndoRequested
 from retrofill_core.contract.base import explain
 from retrofill_core.domain.backfill import Publish
@@ -18,7 +19,7 @@ from retrofill_core.store.undo import find, plan_undo, stored_undo
 from retrofill_tools.cli.arguments import read_bound
 from retrofill_tools.cli.output import console, counts, moment, print_json, print_table, print_text
 from retrofill_tools.client.backfills import find_backfill
-from retrofill_tools.client.comparing import Change, Column, changes, spark_of, staged_runs
+from retrofill_tools.client.comparing import Change, changes, spark_of, staged_runs
 from retrofill_tools.client.connect import load_settings, local_user, reading
 from retrofill_tools.client.previews import DoneByOthers, Preview, stretches, stretches_as_json
 

@@ -1,12 +1,9 @@
-"""Compares the staged output of a backfill in review with the published one, interval by interval.
-
-Of the rows of an output: how many there are, and per column nulls, sum, minimum and maximum.
-"""
+"""Compares the staged output of a backfill in review with the published one, interval by interval."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -22,10 +19,10 @@ from retrofill.errors import UserError
 from retrofill.masking import masked_remote
 from retrofill.outputs.kept import key_of
 from retrofill.outputs.publication import own_folder
+from retrofill.outputs.summary import Summary, of_folder, of_table
 from retrofill.outputs.tables.iceberg import use_current_state
-from retrofill.outputs.tables.key import Key
 from retrofill.protocol.launch import Interval
-from retrofill.protocol.table_output import TableOutput, quoted
+from retrofill.protocol.table_output import TableOutput
 from retrofill.spark.loss import line_of
 from retrofill_core.domain.run import RunState
 from retrofill_core.pools import pools_of, settings_of
@@ -186,80 +183,3 @@ def _sides(
             f"run {of.id} has staged {output}, which is not there: compare on a machine that sees it, or discard it"
         )
     return output, staged, of_folder(session, target)
-
-
-# By the name of a directory's data files.
-FORMATS = {".parquet": "parquet", ".orc": "orc", ".json": "json", ".csv": "csv"}
-_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
-_ORDERED = (*_NUMBERS, "string", "varchar", "char", "date", "timestamp", "timestamp_ntz", "boolean")
-
-
-@dataclass(frozen=True)
-class Column:
-    """``total``: of numbers. ``least`` and ``greatest``: as Spark writes them; ``None`` if nothing is ordered."""
-
-    nulls: int
-    total: float | None = None
-    least: str | None = None
-    greatest: str | None = None
-
-
-@dataclass(frozen=True)
-class Summary:
-    """``rows`` is ``None`` for files in a format that Spark does not read. ``bytes``: of files."""
-
-    rows: int | None
-    columns: Mapping[str, Column]
-    bytes: int | None = None
-
-
-def of_table(session: Any, output: TableOutput, interval: Interval, *, staged: bool) -> Summary:
-    """Of the interval's rows that are staged for a table, or in it."""
-    name = output.staged if staged else output.table
-    if output.format != "delta":
-        # The server may know an older state.
-        session.sql(f"REFRESH TABLE {name}")
-    return _of(session.table(name).where(Key.of(output).condition([interval])).drop(*output.filled))
-
-
-def of_folder(session: Any, folder: Path) -> Summary | None:
-    """Of a directory's files; ``None`` if there is none. Spark must see it under the same path. Raises ``OSError``."""
-    files = [each for each in sorted(folder.rglob("*")) if _is_data(each.relative_to(folder)) and each.is_file()]
-    if not folder.is_dir():
-        return None
-    size = sum(each.stat().st_size for each in files)
-    formats = {FORMATS.get(_suffix(each)) for each in files}
-    if len(formats) != 1 or None in formats:
-        return Summary(0 if not files else None, {}, size)
-    (format,) = formats
-    read = session.read.format(format).option("header", "true")
-    found = _of(read.load(str(folder)))
-    return Summary(found.rows, found.columns, size)
-
-
-def _is_data(path: Path) -> bool:
-    """Whether Spark reads the file: not if a part of its path is hidden."""
-    return not any(part.startswith((".", "_")) for part in path.parts)
-
-
-def _suffix(path: Path) -> str:
-    """The suffix, without that of a compression."""
-    return next((each for each in reversed(path.suffixes) if each in FORMATS), path.suffix)
-
-
-def _of(rows: Any) -> Summary:
-    kinds = [(field.name, field.dataType.simpleString().partition("(")[0]) for field in rows.schema.fields]
-    wanted = ["count(1) AS rows"]
-    for number, (name, kind) in enumerate(kinds):
-        column = quoted(name)
-        wanted.append(f"count_if({column} IS NULL) AS nulls{number}")
-        if kind in _NUMBERS:
-            wanted.append(f"cast(sum({column}) AS double) AS total{number}")
-        if kind in _ORDERED:
-            wanted += [f"cast({which}({column}) AS string) AS {which}{number}" for which in ("min", "max")]
-    (found,) = (row.asDict() for row in rows.selectExpr(*wanted).collect())
-    parts = ("nulls", "total", "min", "max")
-    columns = {
-        name: Column(*(found.get(f"{part}{number}") for part in parts)) for number, (name, _) in enumerate(kinds)
-    }
-    return Summary(found["rows"], columns)

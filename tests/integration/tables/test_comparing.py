@@ -11,7 +11,8 @@ from tests.support.lake import DAY, FIRST, Attempt, Lake
 from retrofill.errors import UserError
 from retrofill.outputs.kept import key_of
 from retrofill.outputs.publication import Written, seal
-from retrofill_tools.client.comparing import Change, Column, StagedRun, changes
+from retrofill.outputs.summary import Column
+from retrofill_tools.client.comparing import Change, StagedRun, changes
 from retrofill_tools.client.pipelines import StoredDefinition
 
 pytestmark = pytest.mark.spark
