@@ -9,7 +9,10 @@ from tests.support.installation import ROOT
 
 WITHOUT_BLOCKS = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "deploy/helm/README.md")]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "deploy" / "README.md"]
-SHOWN = re.compile(r"^ {4}(?:[A-Z_]+=\S+ |[A-Z_]+='[^']*' )*(retrofill [a-z-]+.*?)(?: +#.*)?$", re.MULTILINE)
+SHOWN = re.compile(r"^(?: {4}| {8})(?:[A-Z_]+=\S+ |[A-Z_]+='[^']*' )*(retrofill [a-z-]+.*?)(?: +#.*)?$", re.MULTILINE)
+# In a block of shell, a crontab or a workflow there may be several in a line, which a backslash continues.
+BLOCK = re.compile(r"^ *```(?:sh|crontab|yaml)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+IN_BLOCK = re.compile(r"(?<![/\w-])retrofill [a-z-]+ (?:\\\n|[^&|\n])*")
 INLINE = re.compile(r"`(retrofill [a-z-][^`]*)`")
 # Values for the pages' placeholders.
 STANDS_FOR = {"ID": "42", "NAME": "run-starter", "FILE": "orders.py", "PLACE": "2:0", "…": ""}
@@ -17,7 +20,13 @@ STANDS_FOR = {"ID": "42", "NAME": "run-starter", "FILE": "orders.py", "PLACE": "
 
 def shown() -> list[tuple[str, str]]:
     """Each command with its page."""
-    return [(page.name, command) for page in PAGES for command in SHOWN.findall(page.read_text())]
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        commands = SHOWN.findall(BLOCK.sub("", text))
+        commands += [each for block in BLOCK.findall(text) for each in IN_BLOCK.findall(block)]
+        found += [(str(page.relative_to(ROOT)), each.replace("\\\n", " ").strip()) for each in commands]
+    return found
 
 
 def mentioned() -> list[tuple[str, str]]:
