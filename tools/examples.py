@@ -161,7 +161,7 @@ DEFINITION: Example = {
             "interval_seconds": 120.0,
             "last_n": 20,
             "min_runs": 5,
-            "callback": {"kind": "webhook", "url": "https://example.org/hook", "secret": "default"},
+            "callback": {"kind": "webhook", "receiver": "team", "secret": "default"},
         },
         {
             "name": "quarter",

@@ -29,7 +29,7 @@ from retrofill_core.contract.backfills import (
 from retrofill_core.contract.topics import Topic
 from retrofill_core.deadlines import Listed, expanded, insert_listed, resolve
 from retrofill_core.domain.backfill import BackfillState, CancelCause, show_command
-from retrofill_core.domain.callback import CallbackRule, Occasion
+from retrofill_core.domain.callback import CallbackRule, Occasion, shown
 from retrofill_core.domain.run import RunState
 from retrofill_core.domain.templates import in_zone
 from retrofill_core.store import backfills, deadlines
@@ -66,7 +66,7 @@ def call_for_end(
             row.id,
             row.pipeline,
             expanded(rule.kwargs, fields, backfill=row.id),
-            {**body, "callback": rule.callback.label},
+            {**body, "callback": shown(rule.callback.kind, rule.callback.key)},
         )
         for place, rule in enumerate(rules)
     ]

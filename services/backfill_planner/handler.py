@@ -22,7 +22,7 @@ from retrofill_core.contract.backfills import BackfillRequested, BackfillUndoReq
 from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
 from retrofill_core.contract.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.allowed import refusal
+from retrofill_core.domain.allowed import refusal, secret_address
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.schedule import cron_of
 from retrofill_core.settings import Settings
@@ -150,6 +150,7 @@ def _apply_pipeline(tx: Transaction, one: Received, settings: Settings) -> None:
             tx.emit(Topic.PIPELINE_EVENTS, one.key, answer, reply_to=one.record)
         case PipelineApplied(pipeline=definition) if (
             message := refusal(definition, settings.spark_conf_allow, settings.script_allow)
+            or secret_address(definition)
         ) is not None:
             answer = PipelineRejected(pipeline=one.key, message=message)
             tx.emit(Topic.PIPELINE_EVENTS, one.key, answer, reply_to=one.record)

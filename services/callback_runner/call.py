@@ -60,11 +60,8 @@ class Kinds:
         match claim.kind:
             case "function":
                 return self._function(claim, alive_until())
-            case "webhook" if claim.off_since is not None:
-                return switched_off(claim.name, claim.off_since)
             case "webhook":
-                work = partial(webhooks.call, claim, self._signer, self._sender)
-                return self._thread(work, claim, self._settings.webhook_timeout_seconds, alive_until)
+                return self._webhook(claim, alive_until)
             case "topic":
                 work = partial(self._topics.call, claim)
                 return self._thread(work, claim, self._settings.callback_timeout_seconds, alive_until)
@@ -80,6 +77,15 @@ class Kinds:
             return FunctionTry(target, claim, alive_until), self._settings.callback_timeout_seconds
         except OSError as e:
             return Raised(f"the process for the call could not be started: {e}")
+
+    def _webhook(self, claim: Claim, alive_until: Callable[[], float]) -> Begun:
+        address = webhooks.address_of(claim, self._settings.receivers)
+        if isinstance(address, Impossible):
+            return address
+        if claim.off_since is not None and claim.off_address == self._signer.hash_of(address):
+            return switched_off(claim.label, claim.off_since)
+        work = partial(webhooks.call, claim, address, self._signer, self._sender)
+        return self._thread(work, claim, self._settings.webhook_timeout_seconds, alive_until)
 
     def _thread(
         self, work: Callable[[Permit], Outcome], claim: Claim, limit: float, alive_until: Callable[[], float]

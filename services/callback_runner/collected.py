@@ -55,7 +55,7 @@ def _close(tx: Transaction, one: Pending, backfills: Mapping[str, deadlines.Back
         runs=backfill.runs,
         runs_done=backfill.runs_done,
         closed_at=database_now(tx.conn),
-        callback=one.name,
+        callback=one.label,
         command=show_command(one.backfill_id),
     )
     kwargs = expanded(one.kwargs, in_zone(_fields(event), backfill.timezone), callback=id)

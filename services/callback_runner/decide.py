@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tenacity import RetryCallState, Retrying, wait_exponential_jitter
 
-from retrofill_core.domain.callback import CallbackState, shown
+from retrofill_core.domain.callback import CallbackState
 from retrofill_core.domain.deadline import seconds_until
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class Raised:
 
 @dataclass(frozen=True)
 class Impossible:
-    """No try can succeed. ``gone``: the receiver wants no more calls."""
+    """No try can succeed. ``gone``: a hash of the address, if it wants no more calls."""
 
     error: str
-    gone: bool = False
+    gone: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Succeed:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The callback failed permanently. ``uncertain``: its last call may have succeeded."""
+    """The callback failed permanently. ``uncertain``: its last call may have succeeded. ``gone``: as above."""
 
     error: str
     uncertain: bool = False
-    gone: bool = False
+    gone: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ class Heard(Enum):
 def heard(outcome: Outcome) -> Heard:
     """Whether the receiver is there: an answer to this call alone says so, whatever it is."""
     match outcome:
-        case Returned() | Raised(refused=True) | Impossible(gone=True):
+        case Returned() | Raised(refused=True):
+            return Heard.UP
+        case Impossible(gone=gone) if gone:
             return Heard.UP
         case Raised(at_once=False):
             return Heard.DOWN
@@ -208,9 +210,10 @@ def given_up(outage: Outage, patience_seconds: float) -> Impossible:
     )
 
 
-def switched_off(url: str, since: datetime) -> Impossible:
+def switched_off(webhook: str, since: datetime) -> Impossible:
     """The outcome for a webhook that has answered 410 Gone."""
     return Impossible(
-        f"{shown('webhook', url)} has been switched off since {since:%Y-%m-%d %H:%M:%S} UTC: it answered 410 Gone. Once it "
-        "accepts calls again, replay a failed one (retrofill callbacks replay): a success switches it on"
+        f"{webhook} has been switched off since {since:%Y-%m-%d %H:%M:%S} UTC: it answered 410 Gone. Once it "
+        "accepts calls again, replay a failed one (retrofill callbacks replay): a success switches it on. A new address of a "
+        "receiver in RETROFILL_RECEIVERS is called at once"
     )

@@ -89,7 +89,9 @@ class CallbackHandler(Handler):
         self._claims = 0
         # By shard and token: since when another runner's lease has been over (monotonic).
         self._silent: dict[int, dict[str, float]] = {}
-        self._set_aside = SetAside("callback_set_aside", "deadline_id", {"deadline": "deadline_id", "callback": "name"})
+        self._set_aside = SetAside(
+            "callback_set_aside", "deadline_id", {"deadline": "deadline_id", "callback": "label"}
+        )
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
         """Answer replay requests; which callbacks to call is decided from the rows."""
@@ -255,7 +257,7 @@ def replay(tx: Transaction, received: Received, request: CallbackReplayRequested
         return
     answer = CallbackReplayed(
         deadline_id=id,
-        callback=replayed.name,
+        callback=replayed.label,
         kind=replayed.kind,
         occasion=replayed.occasion,
         backfill_id=replayed.backfill_id,

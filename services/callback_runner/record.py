@@ -11,6 +11,7 @@ from typing import Any
 
 from callback_runner.decide import Decision, GiveUp, Heard, Outcome, Raised, Succeed, TryAgain, backoff, heard
 from retrofill.log import get_log
+from retrofill.masking import masked
 from retrofill_core.bus import metrics
 from retrofill_core.bus.envelope import ID_NAMESPACE
 from retrofill_core.bus.transaction import Transaction
@@ -21,7 +22,6 @@ from retrofill_core.contract.deadlines import (
     CallbackSucceeded,
 )
 from retrofill_core.contract.topics import Topic
-from retrofill_core.domain.callback import shown
 from retrofill_core.store import callbacks, receivers
 from retrofill_core.store.callbacks import Callback, Claimed, Pending
 from retrofill_core.store.receivers import Outage
@@ -34,8 +34,9 @@ class Claim(Claimed):
     shard: int
     kwargs: dict[str, Any]
     event: dict[str, Any]
-    # Since when the URL answers 410 Gone; ``None`` for a replay, which tries again.
+    # Since when an address, given as a hash, answers 410 Gone; ``None`` for a replay, which tries again.
     off_since: datetime | None
+    off_address: str | None = None
     due_at: datetime
     # That for whose end it has waited long enough: it is given up.
     outage: Outage | None = None
@@ -91,6 +92,7 @@ def claim_of(one: Pending, shard: int, outage: Outage | None = None) -> Claim:
         runners_lost=one.runners_lost,
         token=uuid.uuid4().hex,
         off_since=None if one.replayed else one.off_since,
+        off_address=one.off_address,
         occasion=one.occasion,
         backfill_id=one.backfill_id,
         due_at=one.due_at,
@@ -120,7 +122,8 @@ def _apply(tx: Transaction, tried: Claimed, decision: Decision) -> bool:
             landed = callbacks.succeed(tx.conn, id, token)
             if landed:
                 tx.emit(Topic.CALLBACK_EVENTS, id, CallbackSucceeded(**_facts(tried)))
-                if tried.kind == "webhook" and tried.replayed:
+                # By a replay, or because the receiver has another address now.
+                if isinstance(tried, Claim) and tried.off_address is not None:
                     callbacks.switch_on(tx.conn, tried.name)
         case GiveUp():
             landed = callbacks.fail(tx.conn, id, token, storable(decision.error), tried.runners_lost)
@@ -170,13 +173,13 @@ def _failed(tx: Transaction, tried: Claimed, decision: GiveUp) -> None:
     tx.emit(Topic.CALLBACK_EVENTS, id, CallbackFailed(**_facts(tried), message=error, uncertain=decision.uncertain))
     tx.dead_letter_of(Topic.CALLBACK_REQUESTS, id, CallbackReplayRequested(deadline_id=id), _last_line(error))
     if decision.gone:
-        callbacks.switch_off(tx.conn, tried.name, id)
+        callbacks.switch_off(tx.conn, tried.name, decision.gone, id)
 
 
 def _facts(tried: Callback) -> dict[str, Any]:
     return {
         "deadline_id": tried.deadline_id,
-        "callback": tried.name,
+        "callback": tried.label,
         "kind": tried.kind,
         "attempts": tried.attempts,
         "runners_lost": tried.runners_lost,
@@ -192,7 +195,7 @@ def _log(tried: Claimed, decision: Decision, *, landed: bool) -> None:
     log.info(
         "callback_tried",
         deadline=tried.deadline_id,
-        callback=shown(tried.kind, tried.name),
+        callback=tried.label,
         kind=tried.kind,
         attempt=tried.attempts,
         outcome=outcome,
@@ -201,8 +204,8 @@ def _log(tried: Claimed, decision: Decision, *, landed: bool) -> None:
 
 
 def storable(text: str) -> str:
-    """``text`` without the characters that Postgres or UTF-8 cannot store."""
-    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    """``text`` without secrets, and without the characters that Postgres or UTF-8 cannot store."""
+    return masked(text).replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _last_line(error: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 import time
@@ -177,6 +178,8 @@ class Sender:
 
 def make_sender(allow: Iterable[str]) -> Sender:
     """A sender with the default certificate authorities, or those in ``SSL_CERT_FILE``."""
+    # At DEBUG, it logs headers of responses, which may repeat the address.
+    logging.getLogger("httpcore").setLevel(logging.INFO)
     return Sender(Allowed(allow), httpx.create_ssl_context())
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import SecretStr
 from standardwebhooks import Webhook
@@ -18,13 +20,15 @@ from callback_runner.interruptible import Permit
 from callback_runner.record import Claim
 from callback_runner.sender import Answer, NotConnected, Refused, Sender
 from retrofill.masking import MASK
-from retrofill_core.domain.callback import shown
+from retrofill_core.domain.callback import RECEIVER, shown
 
 Secrets = Mapping[str, Sequence[SecretStr]]
 # The longest ``Retry-After`` that is honored.
 _LATER = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
 MAX_RETRY_SECONDS = 3600.0
 BODY_CHARACTERS = 500
+# Shorter parts of an address are words of the language.
+SECRET_CHARACTERS = 6
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,23 @@ class Signer:
     secrets: Secrets
     keys: Mapping[str, SecretStr]
 
+    def hash_of(self, address: str) -> str:
+        """What rows have of an address."""
+        return hashlib.sha256(f"{self.installation}:{address}".encode()).hexdigest()[:16]
 
-def call(claim: Claim, signer: Signer, sender: Sender, permit: Permit) -> Outcome:
+
+def address_of(claim: Claim, receivers: Mapping[str, SecretStr | None]) -> str | Impossible:
+    """Where it is sent: its address, or the one that the settings have now for its receiver."""
+    if not claim.name.startswith(RECEIVER):
+        return claim.name
+    name = claim.name.removeprefix(RECEIVER)
+    address = receivers.get(name)
+    if address is None:
+        return unknown(f"there is no address of the receiver {name!r}", "RETROFILL_RECEIVERS", receivers)
+    return address.get_secret_value()
+
+
+def call(claim: Claim, address: str, signer: Signer, sender: Sender, permit: Permit) -> Outcome:
     """One try. Raises ``CutOff``, and httpcore's errors for a broken connection."""
     name = str(claim.options.get("secret", "default"))
     if not signer.secrets.get(name):
@@ -49,12 +68,21 @@ def call(claim: Claim, signer: Signer, sender: Sender, permit: Permit) -> Outcom
     id = claim.message_id(signer.installation)
     headers = headers_of(id, body, signer.secrets[name], datetime.now(UTC))
     try:
-        answer = sender.post(claim.name, headers, body.encode(), permit, claim.attempts)
+        answer = sender.post(address, headers, body.encode(), permit, claim.attempts)
     except Refused as e:
         return Impossible(str(e))
     except NotConnected as e:
         return Raised(str(e))
-    return outcome_of(answer, datetime.now(UTC))
+    outcome = outcome_of(answer, datetime.now(UTC))
+    if isinstance(outcome, Returned):
+        return outcome
+    # Some receivers repeat what they were asked for.
+    error = without(address, outcome.error)
+    return (
+        Impossible(error, gone=signer.hash_of(address))
+        if isinstance(outcome, Impossible)
+        else replace(outcome, error=error)
+    )
 
 
 def body_of(claim: Claim, installation: str = "", routing_key: str | None = None) -> str:
@@ -85,9 +113,20 @@ def outcome_of(answer: Answer, now: datetime) -> Outcome:
         return Returned()
     error = f"the webhook answered {_status(answer.status)}{_said(answer)}"
     if answer.status == HTTPStatus.GONE:
-        return Impossible(error, gone=True)
+        return Impossible(error)
     refused = 300 <= answer.status < 500 and answer.status not in _LATER
     return Raised(error, after_seconds=retry_after(answer.headers.get("retry-after"), now), refused=refused)
+
+
+def without(address: str, text: str) -> str:
+    """A text in which no part of an address that may be secret is left."""
+    parts = urlsplit(address)
+    steps = [*parts.path.split("/"), *(value for _, value in parse_qsl(parts.query))]
+    whole = (address, address.removeprefix(f"{parts.scheme}://{parts.netloc}"))
+    secret = {each for each in (*whole, *steps, *map(unquote, steps)) if len(each) >= SECRET_CHARACTERS}
+    for each in sorted(secret, key=len, reverse=True):
+        text = text.replace(each, MASK)
+    return text
 
 
 def retry_after(header: str | None, now: datetime) -> float:

@@ -140,7 +140,7 @@ def _close(tx: Transaction, windows: Sequence[digests.Window]) -> None:
         backfills = deadlines.backfill_facts(tx.conn, {one.backfill_id for one in missed})
         facts = [verdicts.in_digest(one, backfills[one.backfill_id], tasks) for one in missed]
         first = missed[0]
-        parts = verdicts.digest(window, first.callback, facts, count, now, tx.max_message_bytes)
+        parts = verdicts.digest(window, first.label, facts, count, now, tx.max_message_bytes)
         for part in parts:
             tx.emit(Topic.DEADLINE_MISSED, window.id, part)
         if first.callback is not None:

@@ -24,7 +24,7 @@ from retrofill_core.contract.deadlines import (
 )
 from retrofill_core.contract.topics import Topic
 from retrofill_core.deadlines import expanded
-from retrofill_core.domain.callback import order_key
+from retrofill_core.domain.callback import order_key, shown
 from retrofill_core.domain.deadline import DeadlineState, End, Reference, Scope
 from retrofill_core.domain.templates import in_zone
 from retrofill_core.store import callbacks, deadlines, digests
@@ -33,13 +33,13 @@ from retrofill_core.store.deadlines import BackfillFacts, Deadline, TaskEnds
 from retrofill_core.store.digests import DigestKind, Window
 from retrofill_core.store.sql import database_now
 
-# Upper bound for a digest without its list: names, times, and a URL of 2,000 characters.
+# Upper bound for a digest without its list: names, times, and a host's name.
 HEAD_BYTES = 10_000
 
 
 def missed(one: Deadline, backfill: BackfillFacts, tasks: TaskEnds, now: datetime) -> DeadlineMissed:
     """The event of a deadline that is found missed ``now``."""
-    return DeadlineMissed(**_facts(one, backfill, tasks, now), callback=one.callback)
+    return DeadlineMissed(**_facts(one, backfill, tasks, now), callback=one.label)
 
 
 def in_digest(one: Deadline, backfill: BackfillFacts, tasks: TaskEnds) -> DeadlineFacts:
@@ -249,12 +249,13 @@ def call(tx: Transaction, calls: Sequence[NewCallback]) -> None:
     """Insert callbacks and request them from the runner."""
     callbacks.insert_all(tx.conn, calls)
     for each in calls:
+        label = shown(each.kind, each.name)
         # The runner reads the row, so arguments too large for a message can be omitted.
-        request: Message = CallbackRequested(deadline_id=each.deadline_id, callback=each.name, kwargs=each.kwargs)
+        request: Message = CallbackRequested(deadline_id=each.deadline_id, callback=label, kwargs=each.kwargs)
         try:
             tx.emit(Topic.CALLBACK_REQUESTS, each.deadline_id, request)
         except Poison:
-            request = CallbackRequested(deadline_id=each.deadline_id, callback=each.name)
+            request = CallbackRequested(deadline_id=each.deadline_id, callback=label)
             tx.emit(Topic.CALLBACK_REQUESTS, each.deadline_id, request)
 
 

@@ -21,15 +21,25 @@ class Target:
     fields: Mapping[str, Any] = field(hash=False)
 
 
-def Webhook(url: str, *, secret: str = "default", body: str = "event", routing_key: str | None = None) -> Target:
-    """A callback that POSTs to ``url``, signed with the ``secret`` of that name.
+def Webhook(
+    url: str | None = None,
+    *,
+    receiver: str | None = None,
+    secret: str = "default",
+    body: str = "event",
+    routing_key: str | None = None,
+) -> Target:
+    """A callback that POSTs to a ``receiver``, signed with the ``secret`` of that name.
 
+    ``receiver``: the name of an address in the settings, as that of Slack or Teams is a secret; an address that everyone
+    may know can be the ``url`` instead.
     ``body``: the event as JSON, or a message for ``"slack"``, ``"pagerduty"`` or ``"teams"``.
     ``routing_key``: for PagerDuty, the name of the integration's key in the settings.
     """
     if body not in BODIES:
-        raise ValueError(f"webhook {url}: unknown body {body!r}: use one of {', '.join(BODIES)}")
-    fields = {"kind": "webhook", "url": url, "secret": secret, "body": body, "routing_key": routing_key}
+        raise ValueError(f"a webhook has the unknown body {body!r}: use one of {', '.join(BODIES)}")
+    where = {"url": url} if receiver is None else {"url": url, "receiver": receiver}
+    fields = {"kind": "webhook", **where, "secret": secret, "body": body, "routing_key": routing_key}
     return Target(checked("target", fields))
 
 

@@ -35,7 +35,7 @@ from retrofill_core.bus import metrics
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.deadlines import CallbackRequested, DeadlineArmed, DeadlineResolved
 from retrofill_core.contract.topics import Topic, partition_of, partitions_of
-from retrofill_core.domain.callback import CallbackRule, Occasion, options_of, order_key
+from retrofill_core.domain.callback import CallbackRule, Occasion, options_of, order_key, shown
 from retrofill_core.domain.deadline import FIRST, LAST, PAST, Arming, DeadlineAlert, DeadlineState, Due
 from retrofill_core.domain.run import RunState
 from retrofill_core.domain.templates import expand
@@ -198,7 +198,7 @@ def _same(backfill_id: str, pipeline: str, alert: DeadlineAlert) -> dict[str, An
         "interval_seconds": alert.interval_seconds,
         "fire_on_failure": alert.fire_on_failure,
         "digest_seconds": alert.digest_seconds,
-        "callback": None if target is None else target.label,
+        "callback": None if target is None else target.key,
         "callback_kind": "function" if target is None else target.kind,
         "callback_options": options_of(target, at_most_once=alert.at_most_once),
         "kwargs": alert.kwargs,
@@ -353,7 +353,8 @@ def insert_listed(tx: Transaction, calls: Sequence[Listed], now: datetime, parti
     shards = partitions_of(ids, partitions)
     callbacks.insert_all(tx.conn, [_new(*each, now) for each in zip(calls, ids, shards, strict=True)])
     for id, call in zip(ids, calls, strict=True):
-        tx.emit(Topic.CALLBACK_REQUESTS, id, CallbackRequested(deadline_id=id, callback=call.rule.callback.label))
+        target = call.rule.callback
+        tx.emit(Topic.CALLBACK_REQUESTS, id, CallbackRequested(deadline_id=id, callback=shown(target.kind, target.key)))
     return ids
 
 
@@ -373,7 +374,7 @@ def _new(call: Listed, id: int, shard: int, now: datetime) -> NewCallback:
     return NewCallback(
         deadline_id=id,
         shard=shard,
-        name=target.label,
+        name=target.key,
         kind=target.kind,
         options=options,
         kwargs=dict(call.kwargs),
@@ -384,5 +385,5 @@ def _new(call: Listed, id: int, shard: int, now: datetime) -> NewCallback:
         occasion=str(call.occasion),
         place=call.place,
         collects=collects,
-        order_key=order_key(target.kind, target.label, options, call.backfill_id),
+        order_key=order_key(target.kind, target.key, options, call.backfill_id),
     )

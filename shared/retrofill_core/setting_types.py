@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource, NoDecode, SettingsError
 
 from retrofill.spark.home import LOOPBACK
+from retrofill_core.domain.callback import check_url
 
 ENDPOINTS_FILE = "endpoints.json"
 MIN_SECRET_BYTES = 24
@@ -160,6 +161,16 @@ def _check_pagerduty_keys(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
     return value
 
 
+def _check_receivers(value: dict[str, SecretStr | None]) -> dict[str, SecretStr | None]:
+    for name, address in value.items():
+        try:
+            if address is not None:
+                check_url(address.get_secret_value())
+        except ValueError as e:
+            raise ValueError(f"the address under {name!r}: {e}") from None
+    return value
+
+
 def _check_kafka_config(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
     for name in value:
         if name in KAFKA_OWN:
@@ -260,6 +271,7 @@ def _check_networks(value: list[str]) -> list[str]:
 Patterns = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_patterns), AfterValidator(_check_patterns)]
 Names = Annotated[list[str], NoDecode, BeforeValidator(_split_names)]
 WebhookSecrets = Annotated[dict[str, list[SecretStr]], AfterValidator(_check_webhook_secrets)]
+Receivers = Annotated[dict[str, SecretStr | None], AfterValidator(_check_receivers)]
 KafkaConfig = Annotated[dict[str, SecretStr], AfterValidator(_check_kafka_config)]
 PagerDutyKeys = Annotated[dict[str, SecretStr], AfterValidator(_check_pagerduty_keys)]
 ConnectAddress = Annotated[str, AfterValidator(_check_connect_address)]

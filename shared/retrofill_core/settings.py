@@ -35,6 +35,7 @@ from retrofill_core.setting_types import (
     PagerDutyKeys,
     Patterns,
     PostgresDsn,
+    Receivers,
     Role,
     StoreAddress,
     StoreOptions,
@@ -193,6 +194,11 @@ class Settings(BaseSettings):
     )
     callbacks: dict[str, str] = Field(
         default_factory=dict, description="Allow-list of callback functions, as JSON: name = module:function"
+    )
+    receivers: Receivers = Field(
+        default_factory=dict,
+        description="Addresses of webhooks by name, as JSON. Usually a file, RETROFILL_RECEIVERS_FILE. Where pipelines are only "
+        "applied, names are enough: name = null",
     )
     webhook_secrets: WebhookSecrets = Field(
         default_factory=dict,

@@ -234,6 +234,7 @@ CASES = {
     "huge_headers": Case(request(), Dead("bytes, more than 50,000", cut=True), headers=(("x", b"x" * 2_000_000),)),
     "huge_key": Case(request(), Dead("invalid key", cut=True), key=b"k" * 2_000_000),
     "huge_type": Case({"type": "T" * 1_000_000}, Dead("unknown message type")),
+    "secret": Case(request(conf={"db": {"password": "hunter2"}}), rejected("secret_in_conf")),
     "huge_conf": Case(request(conf={"x": "y" * MAX_CONF}), rejected("conf_too_large")),
     # suspicious, but only text
     "sql": Case(request(SQL), rejected("unknown_pipeline", pipeline=SQL)),

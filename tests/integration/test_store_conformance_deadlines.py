@@ -87,7 +87,7 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
             ),
         ),
         ("a", lambda conn: (callbacks.replay(conn, 2), callbacks.replay(conn, 1) is None, callbacks.state_of(conn, 1))),
-        ("a", together(*[lambda conn: callbacks.switch_off(conn, "u", 1)] * 2)),
+        ("a", together(*[lambda conn: callbacks.switch_off(conn, "u", "x", 1)] * 2)),
         ("a", commit),
     )
     both.same_tables(t.deadline, t.deadline_digest, t.callback)

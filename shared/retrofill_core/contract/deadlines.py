@@ -25,6 +25,10 @@ from retrofill_core.contract.runs import ErrorInfo
 from retrofill_core.domain.callback import Occasion
 from retrofill_core.domain.deadline import Reference, Scope
 
+CALLED = (
+    "Name of the callback's function or receiver, its topic, or of its address the host, like https://example.org/***"
+)
+
 
 class DeadlineArmed(Message):
     """A hint to the watcher: this shard has a deadline due soon that it may not know yet."""
@@ -68,7 +72,7 @@ class DeadlineMissed(DeadlineFacts, Message):
     """The deadline passed before its run, task or backfill was done, by the database's clock."""
 
     type: Literal["DeadlineMissed"] = "DeadlineMissed"
-    callback: str | None = Field(None, description="Name, address or topic of the callback")
+    callback: str | None = Field(None, description=CALLED)
 
 
 class DeadlinesMissed(Message):
@@ -89,7 +93,7 @@ class DeadlinesMissed(Message):
     part: int = Field(1, description="Number of this part, from 1")
     parts: int = Field(1, description="Number of parts")
     missed: list[DeadlineFacts] = Field(description="The missed deadlines of this part")
-    callback: str | None = Field(None, description="Name, address or topic of the callback")
+    callback: str | None = Field(None, description=CALLED)
 
 
 class DeadlineRecovered(Message):
@@ -115,7 +119,7 @@ class CallbackRequested(Message):  # type: ignore[no-redef]  # the plugin takes 
 
     type: Literal["CallbackRequested"] = "CallbackRequested"
     deadline_id: CallbackId
-    callback: str = Field(description="Name, address or topic of the callback")
+    callback: str = Field(description=CALLED)
     kwargs: dict[str, JsonValue] = Field(
         default_factory=dict,
         description="Of a deadline: the alert's kwargs with references replaced; omitted if too large",
@@ -135,7 +139,7 @@ class CallbackEvent(Message):
     """An event about one callback."""
 
     deadline_id: CallbackId
-    callback: str = Field(description="Name, address or topic of the callback")
+    callback: str = Field(description=CALLED)
     kind: Literal["function", "webhook", "topic"] = Field("function", description="Kind of callback")
     attempts: int = Field(0, description="Calls so far, under one idempotency key")
     runners_lost: int = Field(0, description="Calls during which the runner died: the callee may have received them")
@@ -207,5 +211,5 @@ class RunsFailed(Message):
     runs: int = Field(description="Runs of the backfill")
     runs_done: int = Field(description="Runs of the backfill that have ended in any state")
     closed_at: Moment = Field(description="When the window ended, by the database's clock")
-    callback: str = Field(description="Name, address or topic of the callback")
+    callback: str = Field(description=CALLED)
     command: str = Field(description="Shell command that shows the backfill")

@@ -13,7 +13,9 @@ from fnmatch import fnmatchcase
 from retrofill.masking import hides
 from retrofill.sdk.names import PACKAGES
 from retrofill.sdk.texts import is_inside, outline
+from retrofill_core.domain.callback import WebhookCall, shown
 from retrofill_core.domain.pipeline import CodeLocation, PipelineDefinition
+from retrofill_core.domain.secrets import is_secret_address
 
 # Means the two lists below in RETROFILL_SPARK_CONF_ALLOW.
 DEFAULT = "default"
@@ -111,6 +113,17 @@ def _refusals(definition: PipelineDefinition, settings: Sequence[str], scripts: 
                     f"task {task.name!r} may not {what} {address!r}, which is not shipped with the pipeline's code: {how} add "
                     f"its {'address' if '/' in address else 'name'} to RETROFILL_SCRIPT_ALLOW of the planner and the run-starter"
                 )
+
+
+def secret_address(definition: PipelineDefinition) -> str | None:
+    """The first webhook whose address is a secret that all readers of definitions would see, in one line, or ``None``."""
+    for where, target, _ in definition.calls():
+        if isinstance(target, WebhookCall) and target.url is not None and is_secret_address(target.url):
+            return (
+                f"{where}: the address {shown(target.kind, target.url)} looks like a secret, and all readers of definitions "
+                "would see it: use Webhook(receiver='NAME'), and give the callback-runner the address in RETROFILL_RECEIVERS"
+            )
+    return None
 
 
 def _of_environment(task: str, names: Iterable[str], allowed: Sequence[str]) -> Iterator[str]:

@@ -72,6 +72,8 @@ _HTTP_URL: TypeAdapter[HttpUrl] = TypeAdapter(HttpUrl, config=ConfigDict(defer_b
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 KIND = "Kind of callback"
+# Rows name webhooks by it and a name of the settings: neither addresses nor topics begin so.
+RECEIVER = "receiver:"
 
 
 class FunctionCall(Data):
@@ -81,16 +83,19 @@ class FunctionCall(Data):
     name: Name = Field(description="Its name in the allow-list")
 
     @property
-    def label(self) -> str:
-        """Its name in events."""
+    def key(self) -> str:
+        """What rows name it by."""
         return self.name
 
 
 class WebhookCall(Data):
-    """A POST of the event, signed according to Standard Webhooks."""
+    """A POST of the event, signed according to Standard Webhooks, to a ``receiver`` or a ``url``."""
 
     kind: Literal["webhook"] = Field("webhook", description=KIND)
-    url: str = Field(max_length=2000, description="An http(s) address", json_schema_extra={"format": "uri"})
+    receiver: Name | None = Field(None, description="Name of its address in the settings")
+    url: str | None = Field(
+        None, max_length=2000, description="An http(s) address that is no secret", json_schema_extra={"format": "uri"}
+    )
     secret: Name = Field("default", description="Name of the signing secrets in the settings")
     body: Body = Field("event", description="The event as JSON, or a message as this service expects it")
     routing_key: Name | None = Field(
@@ -98,8 +103,11 @@ class WebhookCall(Data):
     )
 
     @model_validator(mode="after")
-    def _is_http(self) -> WebhookCall:
-        check_url(self.url)
+    def _is_complete(self) -> WebhookCall:
+        if (self.url is None) == (self.receiver is None):
+            raise ValueError("a webhook needs either a url or a receiver, the name of its address in the settings")
+        if self.url is not None:
+            check_url(self.url)
         if self.body == "pagerduty" and self.routing_key is None:
             raise ValueError(
                 "a webhook with body='pagerduty' needs routing_key: the name of the integration's key in "
@@ -112,9 +120,9 @@ class WebhookCall(Data):
         return self
 
     @property
-    def label(self) -> str:
-        """Its name in events."""
-        return self.url
+    def key(self) -> str:
+        """What rows name it by."""
+        return self.url or f"{RECEIVER}{self.receiver}"
 
 
 class TopicMessage(Data):
@@ -135,31 +143,30 @@ class TopicMessage(Data):
         return self
 
     @property
-    def label(self) -> str:
-        """Its name in events."""
+    def key(self) -> str:
+        """What rows name it by."""
         return self.topic
 
 
 def check_url(url: str) -> None:
-    """Raises ``ValueError`` for anything but a plain http(s) URL."""
+    """Raises ``ValueError`` for anything but a plain http(s) URL. It shows no more of one than ``shown``."""
+    seen = shown("webhook", url) if "://" in url else MASK
     try:
         parts = _HTTP_URL.validate_python(url)
     except ValidationError as e:
         why = e.errors(include_url=False)[0]["msg"]
-        raise ValueError(f"invalid URL {url!r} ({why}): use http or https, like https://example.org/hook") from e
+        raise ValueError(f"invalid URL {seen!r} ({why}): use http or https, like https://example.org/hook") from e
     if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            "a webhook's URL must not contain a user or password, as events would show it: sign with a secret"
-        )
+        raise ValueError("a webhook's URL must not contain a user or password, which are not sent: sign with a secret")
     if not url.isprintable() or " " in url:
-        raise ValueError(f"invalid URL {url!r}: percent-encode spaces and unprintable characters")
+        raise ValueError(f"invalid URL {seen!r}: percent-encode spaces and unprintable characters")
 
 
 def shown(kind: str, name: str) -> str:
-    """How people and logs see a target: of a webhook's address only the host, because the rest may be a secret."""
-    if kind != "webhook":
+    """How events, people and logs see a target: of an address only the host, because the rest may be a secret."""
+    scheme, mark, address = name.partition("://")
+    if kind != "webhook" or not mark:
         return name
-    scheme, _, address = name.partition("://")
     login_and_host, *rest = re.split("[/?#]", address, maxsplit=1)
     return f"{scheme}://{login_and_host.rpartition('@')[2]}" + (f"/{MASK}" if any(rest) else "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -22,7 +22,7 @@ from retrofill.sdk.names import (
     TriggerRule,
 )
 from retrofill.sdk.texts import GIVEN, REDIRECTIONS, BadSql, fields_between, outline, statements
-from retrofill_core.domain.callback import CallbackRule, Occasion, check_rules
+from retrofill_core.domain.callback import CallbackRule, Occasion, Target, check_rules
 from retrofill_core.domain.data import SHA256, Data, Name, PackedEnvironment
 from retrofill_core.domain.deadline import FINISH_BY, DeadlineAlert
 from retrofill_core.domain.schedule import Bound, check_schedule
@@ -508,6 +508,15 @@ class PipelineDefinition(Data):
             Occasion.BACKFILL_SUCCEEDED: self.on_backfill_succeeded,
             Occasion.BACKFILL_FAILED: self.on_backfill_failed,
         }
+
+    def calls(self) -> Iterator[tuple[str, Target, Mapping[str, Any]]]:
+        """All its callbacks: where it says so, what is called, and the kwargs."""
+        for alert in self.deadlines:
+            if alert.callback is not None:
+                yield f"deadline {alert.name!r}", alert.callback, alert.kwargs
+        for occasion, rules in self.rules.items():
+            for rule in rules:
+                yield f"on_{occasion}", rule.callback, rule.kwargs
 
     def in_batches_of(self, limit: int | None) -> PipelineDefinition:
         """The definition with at most ``limit`` runs in a batch."""

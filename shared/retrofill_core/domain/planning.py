@@ -12,12 +12,14 @@ from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from retrofill_core.domain.backfill import ReprocessBehavior
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import NOT_COVERED, Cover, Finished, covers, latest
 from retrofill_core.domain.schedule import Ticks, TooManyIntervals, boundaries, range_bound
+from retrofill_core.domain.secrets import secret_in_conf
 
 # A closed range of logical dates; one date twice for that date only.
 Span = tuple[date | datetime, date | datetime]
@@ -46,6 +48,7 @@ class Reason(StrEnum):
     SCHEDULE_CHANGED = "schedule_changed"
     OVERLAP = "overlap"
     CONF_TOO_LARGE = "conf_too_large"
+    SECRET_IN_CONF = "secret_in_conf"
     FINISH_BY_PAST = "finish_by_past"
     BUDGET_PAST = "budget_past"
     NOT_REVIEWABLE = "not_reviewable"
@@ -142,6 +145,18 @@ def unknown_pipeline(name: str, known: Iterable[str]) -> Rejection:
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "apply it first: retrofill pipelines apply FILE"
     return Rejection(Reason.UNKNOWN_PIPELINE, f"there is no pipeline {name!r}: {hint}")
+
+
+def with_secret(conf: dict[str, Any]) -> Rejection | None:
+    """The rejection of a conf with what looks like a secret."""
+    place = secret_in_conf(conf)
+    if place is None:
+        return None
+    return Rejection(
+        Reason.SECRET_IN_CONF,
+        f"{place} looks like a secret, and whoever may read requests or backfills would see it: leave it out, and give it to the "
+        "pool (env in RETROFILL_POOLS, from a file or a variable); tasks find it in os.environ, scripts as {secret[NAME]}",
+    )
 
 
 def not_reviewable(pipeline: PipelineDefinition) -> Rejection | None:

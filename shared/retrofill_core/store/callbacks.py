@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
-from retrofill_core.domain.callback import MACHINE, CallbackState, Occasion
+from retrofill_core.domain.callback import MACHINE, CallbackState, Occasion, shown
 from retrofill_core.store.rows import columns_of
 from retrofill_core.store.sql import Arrays, constant, in_state, none_of, one_of
 from retrofill_core.store.tables import Moment, callback, webhook_off
@@ -85,7 +85,7 @@ class Callback:
 
     # Without an occasion, its deadline's id too.
     deadline_id: int
-    # The function's name, the webhook's URL or the topic.
+    # As in the table.
     name: str
     kind: str
     options: Mapping[str, Any]
@@ -95,6 +95,11 @@ class Callback:
     # What a pipeline lists it for; ``None`` for a deadline's.
     occasion: str | None = None
     backfill_id: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name in events and logs, which show no address."""
+        return shown(self.kind, self.name)
 
     @property
     def at_most_once(self) -> bool:
@@ -116,7 +121,8 @@ class Callback:
 class Pending(Callback):
     """A callback to claim.
 
-    ``off_since``: when its address was switched off. ``newer``: the last one of its order key that waits behind it.
+    ``off_since``: when an address with the hash ``off_address`` was switched off. ``newer``: the last one of its order key
+    that waits behind it.
     """
 
     kwargs: dict[str, Any]
@@ -124,6 +130,7 @@ class Pending(Callback):
     event: dict[str, Any]
     collects: bool
     off_since: datetime | None
+    off_address: str | None
     newer: int | None
     due_at: datetime
 
@@ -296,8 +303,9 @@ _NEWER = (
 )
 _LOCK_PENDING = (
     select(*_CALL, _c.kwargs, _c.event, _c.collects, _c.due_at)
-    .add_columns(webhook_off.c.since.label("off_since"), _NEWER.label("newer"))
-    .join_from(callback, webhook_off, (webhook_off.c.url == _c.name) & (_c.kind == constant("webhook")), isouter=True)
+    .add_columns(webhook_off.c.since.label("off_since"), webhook_off.c.address.label("off_address"))
+    .add_columns(_NEWER.label("newer"))
+    .join_from(callback, webhook_off, (webhook_off.c.name == _c.name) & (_c.kind == constant("webhook")), isouter=True)
     .where(one_of(_c.deadline_id, "ids"), in_state(callback, S.PENDING), ~_BEHIND)
     .order_by(func.array_position(bindparam("ids", type_=ARRAY(BigInteger)), _c.deadline_id))
     .with_for_update(key_share=True, skip_locked=True, of=callback)
@@ -428,13 +436,15 @@ def state_of(conn: Connection, deadline_id: int) -> str | None:
     return conn.execute(select(callback.c.state).where(callback.c.deadline_id == deadline_id)).scalar()
 
 
-def switch_off(conn: Connection, url: str, deadline_id: int) -> None:
-    """Send nothing more to ``url``, which replied 410 Gone to this deadline's callback."""
-    conn.execute(insert(webhook_off).values(url=url, deadline_id=deadline_id).on_conflict_do_nothing())
+def switch_off(conn: Connection, name: str, address: str, deadline_id: int) -> None:
+    """Send nothing more to the ``address``, given as a hash, which replied 410 Gone to this deadline's callback."""
+    conn.execute(delete(webhook_off).where(webhook_off.c.name == name, webhook_off.c.address != address))
+    off = {"name": name, "address": address, "deadline_id": deadline_id}
+    conn.execute(insert(webhook_off).values(off).on_conflict_do_nothing())
 
 
-def switch_on(conn: Connection, url: str) -> None:
-    conn.execute(delete(webhook_off).where(webhook_off.c.url == url))
+def switch_on(conn: Connection, name: str) -> None:
+    conn.execute(delete(webhook_off).where(webhook_off.c.name == name))
 
 
 def _leave(conn: Connection, to: CallbackState, deadline_id: int, token: str, values: dict[str, Any]) -> bool:

@@ -27,6 +27,7 @@ from sqlalchemy import (
     update,
 )
 
+from retrofill_core.domain.callback import shown
 from retrofill_core.domain.deadline import MACHINE, DeadlineState, Scope
 from retrofill_core.domain.run import GOING, RunState
 from retrofill_core.store.sql import Arrays, constant, in_state, none_of, one_of
@@ -75,6 +76,11 @@ class Deadline:
     ended_at: datetime | None
     staged_at: datetime | None
     superseded: bool
+
+    @property
+    def label(self) -> str | None:
+        """What events call its callback."""
+        return None if self.callback is None else shown(self.callback_kind, self.callback)
 
     @property
     def scope(self) -> Scope:

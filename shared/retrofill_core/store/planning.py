@@ -29,6 +29,7 @@ from retrofill_core.domain.planning import (
     past,
     plan,
     schedule_changed,
+    with_secret,
 )
 from retrofill_core.domain.run import RunState
 from retrofill_core.settings import Settings
@@ -116,6 +117,7 @@ def decide(
     now, definition = database_now(conn), stored.definition
     refused = (
         _too_large(body, settings.max_conf_bytes)
+        or with_secret(body.conf)
         or (not_reviewable(definition) if body.publish == Publish.REVIEW else None)
         or past(body.finish_by, body.budget_until, now)
         or schedule_changed(definition, body.expected, found, body.reprocess_behavior)

@@ -7,7 +7,7 @@ import inspect
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ from retrofill.sdk.scripts import meant
 from retrofill_core.contract.base import explain
 from retrofill_core.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill_core.contract.topics import Topic, is_own
+from retrofill_core.domain.allowed import secret_address
 from retrofill_core.domain.callback import FunctionCall, Target, TopicMessage, WebhookCall, shown
 from retrofill_core.domain.data import PackedEnvironment
 from retrofill_core.domain.estimate import target_seconds
@@ -273,7 +274,7 @@ def _print_callbacks(definition: PipelineDefinition) -> None:
 
 
 def _seen(target: Target) -> str:
-    return shown(target.kind, target.label)
+    return shown(target.kind, target.key)
 
 
 def ship(settings: Settings, source: Source, include: Sequence[Path]) -> list[PipelineDefinition]:
@@ -345,8 +346,10 @@ def unpacked(environment: PackedEnvironment, settings: Settings, python: str | N
 
 
 def check_targets(definition: PipelineDefinition, settings: Settings) -> None:
-    """Raises ``UserError`` for the first callback that cannot be called."""
-    for where, target, kwargs in _calls(definition):
+    """Raises ``UserError`` for the first callback that cannot be called, or has a secret address."""
+    if (why := secret_address(definition)) is not None:
+        raise UserError(f"{definition.name}: {why}")
+    for where, target, kwargs in definition.calls():
         try:
             check_target(target, settings, kwargs)
         except ValueError as e:
@@ -391,15 +394,6 @@ def missing_files(definition: PipelineDefinition, own: Sequence[Path]) -> list[s
     return lines
 
 
-def _calls(definition: PipelineDefinition) -> Iterator[tuple[str, Target, Mapping[str, Any]]]:
-    for alert in definition.deadlines:
-        if alert.callback is not None:
-            yield f"deadline {alert.name!r}", alert.callback, alert.kwargs
-    for occasion, rules in definition.rules.items():
-        for rule in rules:
-            yield f"on_{occasion}", rule.callback, rule.kwargs
-
-
 def check_target(target: Target, settings: Settings, kwargs: Mapping[str, Any] | None = None) -> None:
     """Raises ``ValueError`` if ``target`` is not allowed or does not accept the kwargs."""
     match target:
@@ -409,7 +403,11 @@ def check_target(target: Target, settings: Settings, kwargs: Mapping[str, Any] |
                     f"there is no callback {name!r}; RETROFILL_CALLBACKS has: {_names(settings.callbacks)}"
                 )
             _check_call(name, settings.callbacks[name], kwargs or {})
-        case WebhookCall(secret=secret, routing_key=key):
+        case WebhookCall(receiver=receiver, secret=secret, routing_key=key):
+            if receiver is not None and receiver not in settings.receivers:
+                raise ValueError(
+                    f"there is no receiver {receiver!r}; RETROFILL_RECEIVERS has: {_names(settings.receivers)}"
+                )
             if secret not in settings.webhook_secrets:
                 known = _names(settings.webhook_secrets)
                 raise ValueError(f"there is no webhook secret {secret!r}; RETROFILL_WEBHOOK_SECRETS has: {known}")

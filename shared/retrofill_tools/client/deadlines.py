@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from sqlalchemy import ARRAY, ColumnElement, Connection, Select, Text, func, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
-from retrofill.masking import masked
 from retrofill_core.domain.callback import CallbackState, shown
 from retrofill_core.domain.deadline import DeadlineState
 from retrofill_core.store.tables import backfill, callback, deadline, receiver, run, webhook_off
@@ -174,17 +173,12 @@ def find_callbacks(conn: Connection, filters: Mapping[str, str | int | None], li
 
 def _without_address(one: _Called) -> _Called:
     """A callback as people see it."""
-    name = shown(one.kind, one.name)
-    error = None if one.last_error is None else masked(one.last_error.replace(one.name, name))
-    seen = replace(one, name=name, last_error=error)
-    if isinstance(seen, FullCallback) and "callback" in seen.event:
-        return replace(seen, event={**seen.event, "callback": name})
-    return seen
+    return replace(one, name=shown(one.kind, one.name))
 
 
 def find_callback(conn: Connection, id: int) -> tuple[FullCallback, bool] | None:
     """A callback, and whether further failures may join it."""
-    off = (webhook_off.c.url == callback.c.name) & (callback.c.kind == "webhook")
+    off = (webhook_off.c.name == callback.c.name) & (callback.c.kind == "webhook")
     found = _callbacks(*names(FullCallback), "collects").outerjoin(webhook_off, off)
     row = conn.execute(found.where(callback.c.deadline_id == id)).first()
     return None if row is None else (_without_address(FullCallback(*row[:-1])), row[-1])
@@ -213,9 +207,8 @@ def undelivered(conn: Connection, backfill_id: str) -> list[Undelivered]:
     )
     result: list[Undelivered] = []
     for kind, name, waits, failures, since, down_since, next_call_at, said_last in conn.execute(found):
-        seen = shown(kind, name)
-        said = masked(said_last[0].replace(name, seen)) if said_last else None
-        result.append(Undelivered(kind, seen, waits, failures, since, down_since, next_call_at, said))
+        said = said_last[0] if said_last else None
+        result.append(Undelivered(kind, shown(kind, name), waits, failures, since, down_since, next_call_at, said))
     return result
 
 

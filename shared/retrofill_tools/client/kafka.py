@@ -15,8 +15,10 @@ from confluent_kafka import Message as KafkaMessage
 from retrofill.errors import UserError, WrongUsage
 from retrofill_core.bus.clients import admin, producer, reader
 from retrofill_core.bus.envelope import DEAD_LETTER_PREFIX, headers_of, read_headers, wire_headers
+from retrofill_core.contract.backfills import BackfillRejected, BackfillRequested
 from retrofill_core.contract.base import Message, Undecodable, decode, decode_object
 from retrofill_core.contract.topics import ANY, CLI_CLIENT, SERVICES, Topic, partition_of, place_of
+from retrofill_core.domain.planning import with_secret
 from retrofill_core.settings import Settings
 
 # The client library logs connection errors; commands report them in their one-line message instead.
@@ -211,10 +213,14 @@ class Event:
 
 
 def ask(settings: Settings, topic: Topic, key: str, message: Message, seconds: float) -> Message:
-    """Publish ``message`` under ``key`` and return the reply.
+    """Publish ``message`` under ``key`` and return the reply. A request with a secret is refused here: Kafka keeps the others.
 
     Raises as ``publish_and_wait`` does.
     """
+    if isinstance(message, BackfillRequested) and (refused := with_secret(message.conf)) is not None:
+        return BackfillRejected(
+            backfill_id=key, pipeline=message.pipeline, reason=refused.reason, message=refused.message
+        )
     headers = headers_of(message, CLI_CLIENT)
     try:
         body, key_bytes = message.encode(), key.encode()

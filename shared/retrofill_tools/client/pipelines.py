@@ -133,7 +133,7 @@ def pipeline_as_json(definition: PipelineDefinition, applied_at: datetime) -> di
     data = definition.as_json()
     for called in (*data["deadlines"], *(rule for occasion in Occasion for rule in data.get(f"on_{occasion}", ()))):
         target = called["callback"]
-        if target is not None and target["kind"] == "webhook":
+        if target is not None and target["kind"] == "webhook" and target["url"] is not None:
             target["url"] = shown("webhook", target["url"])
     for task in data["tasks"]:
         if task["submit"] is not None:

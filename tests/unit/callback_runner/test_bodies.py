@@ -140,6 +140,6 @@ def test_without_a_body_the_event_is_sent():
 def test_a_missing_routing_key_is_named():
     signer = Signer("here", {"default": [SecretStr("whsec_")]}, {})
     permit = Permit(1.0, lambda: math.inf)
-    assert call(claim("RunsFailed", "pagerduty"), signer, make_sender([]), permit) == Impossible(
+    assert call(claim("RunsFailed", "pagerduty"), "https://example.org", signer, make_sender([]), permit) == Impossible(
         "there is no routing key 'data' (RETROFILL_PAGERDUTY_KEYS); names there: none"
     )

@@ -97,7 +97,7 @@ def test_who_is_called_may_ask_for_more_time_but_not_for_less():
 
 
 def test_gone_is_the_end():
-    assert after_try(Impossible("410", gone=True), 1, 5) == GiveUp("410", gone=True)
+    assert after_try(Impossible("410", gone="5d"), 1, 5) == GiveUp("410", gone="5d")
 
 
 @pytest.mark.parametrize(

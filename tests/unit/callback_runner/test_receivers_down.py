@@ -211,7 +211,7 @@ def test_what_nobody_tried_is_not_given_up(waited: str) -> None:
     [
         (Returned(), Heard.UP),
         (Raised("404", refused=True), Heard.UP),
-        (Impossible("410", gone=True), Heard.UP),
+        (Impossible("410", gone="5d"), Heard.UP),
         (Raised("503"), Heard.DOWN),
         (Raised("429", after_seconds=5.0), Heard.DOWN),
         (Raised("too long", uncertain=True), Heard.DOWN),

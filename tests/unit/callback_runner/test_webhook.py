@@ -92,9 +92,7 @@ def test_a_receiver_in_trouble_is_worth_patience(status: int) -> None:
 
 
 def test_gone():
-    assert outcome_of(Answer(410, {}, b"moved out"), NOW) == Impossible(
-        "the webhook answered 410 Gone: moved out", gone=True
-    )
+    assert outcome_of(Answer(410, {}, b"moved out"), NOW) == Impossible("the webhook answered 410 Gone: moved out")
 
 
 def in_seconds(seconds):

@@ -37,6 +37,7 @@ def previewed(**more: Any) -> Any:
     [
         ({"finish_by": PAST}, "finish_by_past", "finish_by 2020-01-01T00:00:00+00:00 is in the past"),
         ({"budget": {"until": PAST}}, "budget_past", "budget.until 2020-01-01T00:00:00+00:00 is in the past"),
+        ({"conf": {"pwd": "x"}}, "secret_in_conf", "conf.pwd looks like a secret"),
         ({"conf": {"note": "twenty characters or more"}}, "conf_too_large", "conf has 37 bytes as JSON, more than 20"),
         ({"from": "2020-01-03", "to": "2020-01-01"}, "bad_range", "'from' 2020-01-03 is after 'to' 2020-01-01"),
         ({"to": "2020-12-31"}, "too_many_runs", "the range has more than 100 data intervals"),

@@ -39,7 +39,7 @@ def test_all_that_can_be_listed() -> None:
         on_backfill_failed=[Callback("page", kwargs={"text": "{backfill.id}: {backfill.failed:d} failed"})],
     )
     page, incident = definition.rules[Occasion.RUN_FAILED]
-    assert (page.callback.kind, page.callback.label, page.window_seconds) == ("function", "page", DIGEST_SECONDS)
+    assert (page.callback.kind, page.callback.key, page.window_seconds) == ("function", "page", DIGEST_SECONDS)
     assert (incident.window_seconds, incident.at_most_once) == (300.0, True)
     assert options_of(incident.callback, at_most_once=True) == {
         "at_most_once": True,
@@ -47,7 +47,7 @@ def test_all_that_can_be_listed() -> None:
         "body": "pagerduty",
         "routing_key": "data",
     }
-    assert [rule.callback.label for rule in definition.on_backfill_succeeded] == ["reporting.done"]
+    assert [rule.callback.key for rule in definition.on_backfill_succeeded] == ["reporting.done"]
     assert PipelineDefinition.model_validate(definition.as_json()) == definition
 
 
@@ -69,6 +69,8 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "an unknown body": (webhook(body="slak"), "unknown body 'slak': use one of event, slack, pagerduty, teams"),
     "no routing key": (webhook(body="pagerduty"), "body='pagerduty' needs routing_key"),
     "a key that nobody asks for": (webhook(body="slack", routing_key="data"), "body='slack' takes no routing_key"),
+    "two places": (webhook(receiver="oncall"), "either a url or a receiver"),
+    "a receiver that is no name": (lambda: Webhook(receiver="on call"), "invalid name 'on call'"),
     "not a list": (lambda: defined(on_run_failed="page"), "on_run_failed is 'page': give a list of callbacks"),
     "not a callback": (lambda: defined(on_run_failed=[3]), "on_run_failed has the callback 3: give a name"),
     "kwargs": (lambda: defined(on_run_failed=[Callback("page", kwargs=3)]), "has the kwargs 3: give a dict"),  # type: ignore[arg-type]
@@ -112,6 +114,15 @@ APPLIED: dict[str, tuple[dict[str, Any], str]] = {
         {"on_run_failed": [Webhook(PAGERDUTY, body="pagerduty", routing_key="data")]},
         "flights: on_run_failed: there is no routing key 'data'; RETROFILL_PAGERDUTY_KEYS has: none",
     ),
+    "a receiver": (
+        {"on_run_failed": [Webhook(receiver="oncall")]},
+        "flights: on_run_failed: there is no receiver 'oncall'; RETROFILL_RECEIVERS has: team",
+    ),
+    "an address that is a secret": (
+        {"on_backfill_failed": [Webhook("https://hooks.slack.com/services/T0/B0/x")]},
+        "flights: on_backfill_failed: the address https://hooks.slack.com/*** looks like a secret, and all readers of "
+        "definitions would see it: use Webhook(receiver='NAME')",
+    ),
     "a topic": (
         {"on_backfill_succeeded": [KafkaTopic("retrofill.run-events")]},
         "flights: on_backfill_succeeded: the topic 'retrofill.run-events' is one of Retrofill's own",
@@ -122,8 +133,22 @@ APPLIED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("listed", "message"), APPLIED.values(), ids=APPLIED)
 def test_what_the_settings_lack_is_named_when_it_is_applied(listed: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as refused:
-        check_targets(defined(**listed), Settings(webhook_secrets={"default": [SECRET]}))
+        check_targets(defined(**listed), Settings(webhook_secrets={"default": [SECRET]}, receivers={"team": None}))
     assert str(refused.value).startswith(message)
+
+
+def test_of_a_receiver_its_name_is_enough_to_apply() -> None:
+    settings = Settings(webhook_secrets={"default": [SECRET]}, receivers={"team": None})
+    check_targets(defined(on_run_failed=[Webhook(receiver="team", body="slack")]), settings)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "hooks.example/k3Jw", "ftp://hooks.example/k3Jw", "https://a:k3Jw@hooks.example"]
+)
+def test_an_address_that_is_none_is_refused_and_not_quoted(address: str) -> None:
+    with pytest.raises(ValueError, match="the address under 'team': ") as refused:
+        Settings(receivers={"team": address})
+    assert "k3Jw" not in str(refused.value)
 
 
 @pytest.mark.parametrize("key", ["", "k" * 31, "k" * 31 + "!"])

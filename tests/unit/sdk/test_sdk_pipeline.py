@@ -143,9 +143,11 @@ def test_what_is_of_the_whole_backfill_knows_no_run() -> None:
         ("https://", "invalid URL"),
         ("https://user:pw@example.org", "user or password"),
         ("https://example.org/a b", "percent-encode"),
+        ("", "invalid URL"),
+        (None, "either a url or a receiver"),
     ],
 )
-def test_a_webhook_is_an_address_of_the_web(url: str, why: str) -> None:
+def test_a_webhook_is_an_address_of_the_web(url: str | None, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
         Webhook(url)
 

@@ -60,7 +60,7 @@ const DEADLINES = [
   { title: "Deadline", of: (each) => html`<strong>${each.name}</strong>` },
   { title: "Counts from", of: (each) => words(each.reference) },
   { title: "Time", kind: "number", of: (each) => (each.interval_seconds == null ? "–" : duration(each.interval_seconds)) },
-  { title: "Calls", of: (each) => each.callback?.label ?? each.callback?.name ?? each.callback?.function ?? each.callback?.url ?? "–" },
+  { title: "Calls", of: (each) => each.callback?.label ?? each.callback?.name ?? each.callback?.receiver ?? each.callback?.url ?? "–" },
 ];
 
 const BACKFILLS = [

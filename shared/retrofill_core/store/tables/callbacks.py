@@ -40,7 +40,7 @@ callback = Table(
     # runs and backfills draw theirs from the same sequence.
     Column("deadline_id", BigInteger, primary_key=True),
     Column("shard", Integer, nullable=False),
-    # The function's name, the webhook's address or the topic.
+    # The function's name, receiver:NAME or the address of a webhook, or the topic.
     Column("name", Text, nullable=False),
     Column("kind", Text, nullable=False, server_default=text("'function'")),
     # Keys: secret (name of a webhook's secrets), body, routing_key, at_most_once, replayed.
@@ -129,7 +129,7 @@ callback_run = Table(
 receiver = Table(
     "receiver",
     metadata,
-    # The webhook's address or the topic: no address is the name of a topic.
+    # As in callback: no webhook is named like a topic.
     Column("name", Text, primary_key=True),
     Column("down_since", Moment, nullable=False, server_default=func.clock_timestamp()),
     # Calls in a row that it did not take, those that began before it was known to be down counted once.
@@ -140,11 +140,14 @@ receiver = Table(
     Column("last_error", Text, nullable=False),
 )
 
-# Webhooks that replied 410 Gone: nothing is sent there until a replay succeeds.
+# Webhooks that replied 410 Gone: nothing is sent to that address until a replay succeeds.
 webhook_off = Table(
     "webhook_off",
     metadata,
-    Column("url", Text, primary_key=True),
+    # As in callback.
+    Column("name", Text, primary_key=True),
+    # A hash of the address: another one that the settings give the receiver is not switched off.
+    Column("address", Text, nullable=False),
     Column("since", Moment, nullable=False, server_default=func.clock_timestamp()),
     Column("deadline_id", BigInteger, nullable=False),
 )

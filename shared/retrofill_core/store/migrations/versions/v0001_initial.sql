@@ -307,10 +307,11 @@ CREATE TABLE retrofill.receiver (
 );
 
 CREATE TABLE retrofill.webhook_off (
-  url TEXT NOT NULL,
+  name TEXT NOT NULL,
+  address TEXT NOT NULL,
   since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
   deadline_id BIGINT NOT NULL,
-  CONSTRAINT webhook_off_pkey PRIMARY KEY (url)
+  CONSTRAINT webhook_off_pkey PRIMARY KEY (name)
 );
 
 CREATE TABLE retrofill.write_lock (
