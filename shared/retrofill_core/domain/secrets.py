@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 
 def _set(words: str) -> frozenset[str]:
@@ -48,7 +47,8 @@ _REFERENCE = re.compile(
 _LOGIN = re.compile(r"://[^\s/:@]*:([^\s/@]+)@")
 _PAIR = re.compile(r"(?<![\w.-])([\w.-]{1,200})=(?:\"([^\"]*)\"|'([^']*)'|([^\s\"';&,)]+))")
 _BY_FORM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|\b[Bb]earer [\w.~+/=-]{8,}|\bBasic [\w+/=]{8,}")
-_WEB = re.compile(r"https?://", re.IGNORECASE)
+# Host, path and query of an address.
+_WEB = re.compile(r"https?://(?:[^/?#@]*@)?([^/?#:]*)(?::\d*)?([^?#]*)(?:\?([^#]*))?", re.IGNORECASE)
 # Whoever knows such an address can write there.
 _SECRET_HOSTS = (
     "hooks.slack.com", "hooks.slack-gov.com", "webhook.office.com", "outlook.office.com", "logic.azure.com",
@@ -69,11 +69,14 @@ def secret_in_conf(conf: dict[str, Any]) -> str | None:
 
 def is_secret_address(url: str) -> bool:
     """Whether a webhook's address looks like a secret: by its service, its path or its query."""
-    if _of_service(url):
-        return True
-    parts = urlsplit(url)
-    return any(_is_random(step) for step in parts.path.split("/")) or any(
-        _is_secret(name, value) or _opens(name, value) or _is_random(value) for name, value in parse_qsl(parts.query)
+    parts = _WEB.match(url)
+    if parts is None:
+        return False
+    pairs = (each.partition("=") for each in (parts[3] or "").split("&"))
+    return (
+        _of_service(parts[1])
+        or any(_is_random(step) for step in parts[2].split("/"))
+        or any(_is_secret(name, value) or _opens(name, value) or _is_random(value) for name, _, value in pairs)
     )
 
 
@@ -139,15 +142,15 @@ def _is_secret(name: str, text: str) -> bool:
 
 def _has_secret(text: str) -> bool:
     """Whether a text contains a secret: a login, name=value, or what is one by its form."""
-    is_web = _WEB.match(text) is not None
+    web = _WEB.match(text)
     for found in _LOGIN.finditer(text):
         if not _REFERENCE.fullmatch(found[1]):
             return True
     for found in _PAIR.finditer(text):
         name, value = found[1], next(filter(None, found.groups()[1:]), "")
-        if _is_secret(name, value) or (is_web and _opens(name, value)):
+        if _is_secret(name, value) or (web and _opens(name, value)):
             return True
-    return _BY_FORM.search(text) is not None or (is_web and _of_service(text))
+    return _BY_FORM.search(text) is not None or (web is not None and _of_service(web[1]))
 
 
 def _opens(name: str, value: str) -> bool:
@@ -156,11 +159,8 @@ def _opens(name: str, value: str) -> bool:
     return last in (["sig"], ["signature"]) or (bool(last) and last[0] in _OF_ADDRESSES and _is_random(value))
 
 
-def _of_service(url: str) -> bool:
-    try:
-        host = (urlsplit(url).hostname or "").rstrip(".")
-    except ValueError:
-        return False
+def _of_service(host: str) -> bool:
+    host = host.lower().rstrip(".")
     return any(host == each or host.endswith(f".{each}") for each in _SECRET_HOSTS)
 
 

@@ -1,4 +1,4 @@
-"""What is a secret in a request's conf and in a webhook's address, and what only looks like one."""
+"""Secrets in a request's conf and in a webhook's address, and what only looks like one."""
 
 from __future__ import annotations
 
