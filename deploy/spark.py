@@ -14,7 +14,7 @@ from pathlib import Path
 
 from retrofill.spark.java import find
 from retrofill_core.settings import Settings
-from retrofill_tools.stack import spark, spark_cluster
+from retrofill_tools.stack import spark
 
 CONNECT_PORT, MASTER_PORT, WEB_PORT = 15002, 7077, 8080
 EVERYWHERE = "0.0.0.0"
@@ -29,18 +29,18 @@ def connect(settings: Settings, java: Path) -> list[str]:
 
 def master(_: Settings, java: Path) -> list[str]:
     """Command of a master; workers must address it by the container's name."""
-    return spark_cluster.master_command(java, socket.gethostname(), MASTER_PORT, WEB_PORT)
+    return spark.master_command(java, socket.gethostname(), MASTER_PORT, WEB_PORT)
 
 
 def worker(settings: Settings, java: Path) -> list[str]:
     """Command of a worker of RETROFILL_SPARK_MASTER; exits if that is not set."""
-    os.environ.update(spark_cluster.environment(java, settings.home))
+    os.environ.update(spark.worker_environment(java, settings.home))
     if settings.spark_master is None:
         raise SystemExit("RETROFILL_SPARK_MASTER is not set")
     host = socket.gethostbyname(socket.gethostname())
     cores, memory = settings.spark_cores or os.cpu_count() or 1, os.environ.get("SPARK_WORKER_MEMORY", "1g")
     work = settings.home / "work"
-    return spark_cluster.worker_command(java, settings.spark_master, host, work, cores, memory, WEB_PORT)
+    return spark.worker_command(java, settings.spark_master, host, work, cores, memory, WEB_PORT)
 
 
 PARTS: dict[str, Callable[[Settings, Path], list[str]]] = {"connect": connect, "master": master, "worker": worker}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from retrofill_core.settings import Settings
-from retrofill_tools.stack import spark, spark_cluster
+from retrofill_tools.stack import spark
 from retrofill_tools.stack.layout import SPARK, Layout
 from retrofill_tools.stack.ports import answers, held_port
 from tests.support.installation import until
@@ -37,13 +37,13 @@ class Cluster:
         self._java = java
         self._held = ExitStack()
         self._port, self._web_port = (self._held.enter_context(held_port()) for _ in range(2))
-        self._environment = {**spark_cluster.environment(java, home), **LOOPBACK_ONLY}
+        self._environment = {**spark.worker_environment(java, home), **LOOPBACK_ONLY}
         self.processes: list[subprocess.Popen[bytes]] = []
         self.address = f"spark://{HERE}:{self._port}"
 
     def start(self, workers: int) -> None:
         """Start the master and its workers, and wait until all have registered."""
-        self._start("master", spark_cluster.master_command(self._java, HERE, self._port, self._web_port))
+        self._start("master", spark.master_command(self._java, HERE, self._port, self._web_port))
         until(
             lambda: self._answers() or self.processes[0].poll() is not None,
             "the master answers",
@@ -54,7 +54,7 @@ class Cluster:
         self._held.close()
         for n in range(workers):
             work = self._home / f"worker-{n}"
-            command = spark_cluster.worker_command(self._java, self.address, HERE, work, 1, WORKER_MEMORY, 0)
+            command = spark.worker_command(self._java, self.address, HERE, work, 1, WORKER_MEMORY, 0)
             self._start(f"worker-{n}", command)
         until(lambda: len(self.alive()) == workers, "the master knows its workers", self.log, START_SECONDS)
 

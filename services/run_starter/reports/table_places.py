@@ -1,4 +1,4 @@
-"""Whether staged rows may be published to a table to which other pipelines publish, too.
+"""Decides whether staged rows may be published to a table to which other pipelines publish, too.
 
 The rows of a table belong to the interval of one pipeline: two may share a table only if the same columns tell whose a
 row is, and their intervals do not overlap. Runs of one pipeline never do.

@@ -1,4 +1,4 @@
-"""Why output cannot be staged, and the directories that can be. Each message is one line that says what to do."""
+"""Refusals of output that cannot be staged, and the directories that can be. Each message is one line that says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded Spark Connect server, in local mode or on a cluster."""
+"""The embedded Spark Connect server, in local mode or on a cluster, and a standalone cluster from the wheel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retrofill.spark.home import SparkHome
-from retrofill.spark.java import spark_submit_command, with_jars, write_properties
+from retrofill.spark.java import java_home, spark_command, spark_jars, spark_submit_command, with_jars, write_properties
 from retrofill_core.settings import Settings
 from retrofill_tools.stack.layout import SPARK, Layout
 from retrofill_tools.stack.maven import Artifact, Maven
@@ -116,3 +116,40 @@ def connect_command(
         *write_properties(data / "spark.properties", conf), "--load-spark-defaults",
         "spark-internal",
     ]  # fmt: skip
+
+
+SCALA = "2.13"
+# Fail if the port is in use: on the next port, clients would not find it.
+DAEMON_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-Dspark.port.maxRetries=0")
+
+
+def master_command(java: Path, host: str, port: int, web_port: int) -> list[str]:
+    """The command for a master that listens on ``host``.
+
+    It publishes its state at ``/json/`` on ``web_port``.
+    """
+    main = "org.apache.spark.deploy.master.Master"
+    # No drivers are submitted over REST.
+    options = [*DAEMON_OPTIONS, "-Dspark.master.rest.enabled=false"]
+    address = ["--host", host, "--port", str(port), "--webui-port", str(web_port)]
+    return [*spark_command(java, main, options), *address]
+
+
+def worker_command(java: Path, master: str, host: str, work: Path, cores: int, memory: str, web_port: int) -> list[str]:
+    """The command for a worker of ``master`` (spark://host:port).
+
+    ``cores`` and ``memory`` (like 1g) are the totals for its executors; ``web_port`` 0 means any.
+    """
+    main = "org.apache.spark.deploy.worker.Worker"
+    offer = ["--cores", str(cores), "--memory", memory, "--work-dir", str(work)]
+    return [*spark_command(java, main, DAEMON_OPTIONS), "--host", host, "--webui-port", str(web_port), *offer, master]
+
+
+def worker_environment(java: Path, folder: Path) -> Mapping[str, str]:
+    """Environment variables that a worker needs to start executors; ``folder`` must be writable."""
+    return {
+        "SPARK_HOME": str(spark_jars().parent),
+        # Otherwise Spark looks for it in directories that only its source tree has.
+        "SPARK_SCALA_VERSION": SCALA,
+        "JAVA_HOME": str(java_home(java, folder)),
+    }
