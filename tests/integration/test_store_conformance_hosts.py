@@ -45,7 +45,7 @@ def take(conn: Any, host: int, no: int, slot: int, own: int = 1) -> list[int]:
 def seats(conn: Any, id: int) -> Any:
     """The seats of a host, without moments."""
     found = hosts.seats_of(conn, [id])
-    return [(row.no, row.warm, row.attempt_id, row.backfill_id, row.live, row.overdue) for row in found]
+    return [(row.no, row.warm, row.attempt_id, row.backfill_id, row.overdue) for row in found]
 
 
 def wait(shard: int, pool: str, live: int, seconds: float, conn: Any, submits: bool = False) -> None:

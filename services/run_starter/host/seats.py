@@ -191,11 +191,6 @@ class Seats(threading.Thread):
 
     def _take_over(self, row: Mine, attempt_id: int) -> None:
         """Launch an attempt that is new here."""
-        if not row.live:
-            # Ended by a release that knows no seats.
-            with self._engine.begin() as conn:
-                hosts.free(conn, {attempt_id: False})
-            return
         acknowledged = row.acknowledged_at is not None
         if attempt_id in self._launching.known or (acknowledged and not row.overdue):
             return

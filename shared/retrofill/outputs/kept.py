@@ -168,13 +168,10 @@ def copy(kept: Kept, to: Path) -> None:
     shutil.copytree(kept.folder, to, symlinks=True, ignore=ignored, copy_function=_link)
 
 
-def forget_old(area: Path, days: int | None = None) -> None:
-    """Throw away what was kept for as long as it was to be, for ``sweep`` to delete.
-
-    ``days``: how long, for what an earlier release kept, which does not say so. ``None``: that stays.
-    """
+def forget_old(area: Path) -> None:
+    """Throw away what was kept for as long as it was to be, for ``sweep`` to delete."""
     for each in (area / KEPT).glob("????-??-??"):
-        of_day = max((_number(path.name) for path in each.glob(f"{_DAYS}*")), default=days)
+        of_day = max((_number(path.name) for path in each.glob(f"{_DAYS}*")), default=None)
         if of_day is not None and each.name < (today() - timedelta(days=of_day)).isoformat():
             throw_away(each, area)
 

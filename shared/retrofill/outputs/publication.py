@@ -168,7 +168,7 @@ def publish(publication: Publication) -> bool:
     replaced_change = _walk(steps(publication))
     area = publication.target.parent / AREA
     try:
-        forget_old(area, publication.keep_days)
+        forget_old(area)
         sweep(area)
     except OSError as e:
         # It is published. The next publication here tries again.

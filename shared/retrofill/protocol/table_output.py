@@ -51,8 +51,6 @@ class TableOutput:
         table, _, query = output[len(SCHEME) :].partition("?")
         values = dict(parse_qsl(query))
         undoes = int(values.pop("undoes", 0))
-        # Earlier versions said who drops the staged table.
-        values.pop("drops", None)
         filled = tuple(loads(values.pop("filled", "[]")))
         return cls(unquote(table), undoes=undoes, filled=filled, **values)
 

@@ -80,17 +80,12 @@ def budget_may_be_used_up() -> ColumnElement[bool]:
     )
 
 
-# An older planner counts no approval.
-_APPROVALS = case(
-    (backfill.c.approved_at.is_(None), literal(0, Integer)),
-    else_=func.greatest(backfill.c.approvals, literal(1, Integer)),
-)
 # Of a backfill: its accepted runs that wait for a lower review than this are published.
-PUBLISHES_BELOW = case((backfill.c.review, _APPROVALS), else_=literal(1, Integer))
+PUBLISHES_BELOW = case((backfill.c.review, backfill.c.approvals), else_=literal(1, Integer))
 # Of a staged run and its backfill.
-WAITS = and_(backfill.c.review, run.c.review >= _APPROVALS)
-APPROVED = or_(~backfill.c.review, run.c.review < _APPROVALS)
-_REVIEWED = select(backfill.c.id, _APPROVALS).where(one_of(backfill.c.id, "ids"), backfill.c.review)
+WAITS = and_(backfill.c.review, run.c.review >= backfill.c.approvals)
+APPROVED = or_(~backfill.c.review, run.c.review < backfill.c.approvals)
+_REVIEWED = select(backfill.c.id, backfill.c.approvals).where(one_of(backfill.c.id, "ids"), backfill.c.review)
 
 
 def approvals(conn: Connection, ids: Collection[str]) -> dict[str, int]:

@@ -34,7 +34,6 @@ from sqlalchemy import (
     union_all,
 )
 
-from retrofill.sdk.names import DEFAULT_POOL
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.run import RunState
 from retrofill_core.store.conditions import failed_since_resume
@@ -147,8 +146,8 @@ _turn = attempt.alias("turn")
 
 
 def _server(of: FromClause = backfill) -> ColumnElement[str]:
-    """The pool on whose Spark server a backfill's suspects are retried. Definitions of earlier releases name none."""
-    return func.coalesce(defined(of, "pool"), constant(DEFAULT_POOL))
+    """The pool on whose Spark server a backfill's suspects are retried."""
+    return defined(of, "pool")
 
 
 def _last_turn(of: FromClause = backfill) -> ColumnElement[int]:

@@ -35,9 +35,8 @@ from sqlalchemy import (
 )
 
 from retrofill.sdk.names import DEFAULT_POOL
-from retrofill.states import LIVE
 from retrofill_core.store.giving_way import Rank
-from retrofill_core.store.sql import Arrays, in_state, none_of, one_of
+from retrofill_core.store.sql import Arrays, none_of, one_of
 from retrofill_core.store.tables import attempt, host, seat, seat_wait
 
 # Notifications: of a host, that it has a new attempt; that a seat of a pool (or any) became free or warm.
@@ -243,7 +242,6 @@ _RENEW = (
 _SEATS = (
     select(
         *(seat.c.host_id, seat.c.no, seat.c.warm, seat.c.attempt_id, attempt.c.backfill_id, seat.c.acknowledged_at),
-        in_state(attempt, *LIVE).label("live"),
         (seat.c.acknowledged_at < _in("commits")).label("overdue"),
     )
     .select_from(seat.outerjoin(attempt, attempt.c.id == seat.c.attempt_id))
@@ -322,7 +320,7 @@ def renew(
 
 @dataclass(frozen=True, slots=True)
 class Mine:
-    """A seat as its host sees it, with ``backfill_id`` and ``live`` of its attempt, if it has one.
+    """A seat as its host sees it, with ``backfill_id`` of its attempt, if it has one.
 
     ``overdue``: the attempt was acknowledged so long ago that the host must know it.
     """
@@ -333,7 +331,6 @@ class Mine:
     attempt_id: int | None
     backfill_id: str | None
     acknowledged_at: datetime | None
-    live: bool | None
     overdue: bool | None
 
 

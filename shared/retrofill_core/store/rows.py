@@ -111,7 +111,6 @@ class Backfill:
     failed_before: int
     review: bool
     staged_at: datetime | None
-    approved_at: datetime | None
     approvals: int
     forced: bool
     undoes: str | None
@@ -124,10 +123,7 @@ class Backfill:
     @property
     def approved(self) -> int | None:
         """How often it was approved. ``None``: it is not reviewed."""
-        if not self.review:
-            return None
-        # An older planner counts no approval.
-        return 0 if self.approved_at is None else max(1, self.approvals)
+        return self.approvals if self.review else None
 
     @property
     def publishes_below(self) -> int:

@@ -34,7 +34,7 @@ def discards_only_what_is_queued(patch: Patch) -> None:
 
 def discards_what_was_approved(patch: Patch) -> None:
     """A cancel ends staged runs, also those that wait for a publisher after their approval."""
-    _cancel_as_if(patch, review=True, approved_at=None)
+    _cancel_as_if(patch, review=True, approvals=0)
 
 
 def reviews_what_is_not_finished(patch: Patch) -> None:

@@ -31,7 +31,7 @@ from run_starter.reports.steps import AttemptEnd, AwaitPublisher, Requeue
 
 
 def row(no: int, attempt_id: int | None = None, *, warm: bool = False) -> Mine:
-    return Mine(1, no, warm, attempt_id, None, None, None, None)
+    return Mine(1, no, warm, attempt_id, None, None, None)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=6), st.integers(0, 8))
