@@ -49,23 +49,9 @@ class RunToDo:
 
     def as_json(self, zone: ZoneInfo) -> dict[str, Any]:
         """As part of the ``launch`` message. ``zone``: the pipeline's."""
-        moments = (self.interval_start, self.interval_end)
-        return {
-            "utc_offsets": [_offset(moment, zone) for moment in moments],
-            "id": self.id,
-            "attempt": self.attempt,
-            "interval_start": self.interval_start.isoformat(),
-            "interval_end": self.interval_end.isoformat(),
-            "publication": self.publication,
-            "accepted_attempt": self.accepted_attempt,
-            "outputs": list(self.outputs),
-            "tries": dict(self.tries),
-            "restores": self.restores,
-            "review": self.review,
-            "over": self.over,
-            "bases": list(self.bases),
-            "over_changes": self.over_changes,
-        }
+        moments = {"interval_start": self.interval_start, "interval_end": self.interval_end}
+        offsets = [_offset(moment, zone) for moment in moments.values()]
+        return {**vars(self), **{name: at.isoformat() for name, at in moments.items()}, "utc_offsets": offsets}
 
 
 @dataclass(frozen=True)
@@ -125,24 +111,8 @@ class LaunchRequest:
     def as_json(self) -> dict[str, Any]:
         """The ``launch`` message to a driver process (``retrofill.protocol.launch``)."""
         zone = ZoneInfo(self.pipeline.timezone)
-        return {
-            "backfill_id": self.backfill_id,
-            "attempt_id": self.attempt_id,
-            "mode": str(self.mode),
-            "runs": [run.as_json(zone) for run in self.runs],
-            "pipeline": self.pipeline.as_json(),
-            "conf": self.conf,
-            "trace": self.trace,
-            "lease_seconds": self.lease_seconds,
-            "earlier": list(self.earlier),
-            "installation": self.installation,
-            "keep_replaced_days": self.keep_replaced_days,
-            "staged_tables": self.staged_tables,
-            "unpublished": list(self.unpublished),
-            "siblings": [run.as_json(zone) for run in self.siblings],
-            "publishers": list(self.publishers),
-            "review": self.review,
-        }
+        of_runs = {name: [run.as_json(zone) for run in getattr(self, name)] for name in ("runs", "siblings")}
+        return {**vars(self), **of_runs, "mode": str(self.mode), "pipeline": self.pipeline.as_json()}
 
 
 def has_tables(outputs: Iterable[str]) -> bool:

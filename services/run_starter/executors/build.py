@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from retrofill.errors import NotConfigured
 from retrofill.spark import java
@@ -27,20 +28,25 @@ from run_starter.executors.preparing import Preparing
 from run_starter.executors.spark_submit import SparkSubmit
 
 
+class WarmPool(Executor, Protocol):
+    """Hosts the warm drivers of a pool."""
+
+    def has_idle(self) -> bool:
+        """Whether a warm process is free now."""
+
+
 class Dispatch:
     """The warm drivers and spark-submit of one pool, which share its seats."""
 
-    def __init__(self, drivers: Drivers, host: Host, logs: AttemptLogs) -> None:
+    def __init__(
+        self, drivers: Drivers, host: Host, interpreters: Interpreters, pool: WarmPool, submit: Executor
+    ) -> None:
         self._drivers = drivers
         self._host = host
-        interpreters = Interpreters(drivers)
-        self._pool = LocalPool(drivers.settings, host, logs=logs, drivers=drivers, interpreters=interpreters)
-        self._executors: dict[str, Executor] = {
-            "pool": self._pool,
-            "spark-submit": SparkSubmit(drivers.settings, host, logs, drivers, interpreters),
-        }
+        self._pool = pool
+        self._executors: dict[str, Executor] = {"pool": pool, "spark-submit": submit}
         self._preparing = Preparing(drivers.settings, interpreters, host, self._hand_over)
-        self._clearing = Clearing(drivers, host, self._give)
+        self.clearing: Executor = Clearing(drivers, host, self._give)
 
     def condition(self) -> Condition:
         preparing = self._preparing.condition()
@@ -50,7 +56,7 @@ class Dispatch:
             # Without room for more than it has, the host is given nothing.
             room=pool.room + submit.room if preparing.submits else len(self.hosted()),
             submits=submit.submits and preparing.submits,
-            note=self._clearing.note or preparing.note or pool.note or submit.note,
+            note=self.clearing.condition().note or preparing.note or pool.note or submit.note,
             python=pool.python or submit.python,
             spark=pool.spark or submit.spark,
         )
@@ -58,7 +64,7 @@ class Dispatch:
     @property
     def _all(self) -> Sequence[Executor]:
         # In the order in which a launch passes through them, so that none is overlooked on its way.
-        return [self._preparing, self._clearing, *self._executors.values()]
+        return [self._preparing, self.clearing, *self._executors.values()]
 
     def waiting(self) -> list[LaunchRequest]:
         return [launch for executor in self._all for launch in executor.waiting()]
@@ -86,7 +92,7 @@ class Dispatch:
 
     def _hand_over(self, launch: LaunchRequest) -> None:
         if submission.to_clear(launch) and _has_applications(launch.pipeline):
-            self._clearing.launch(launch)
+            self.clearing.launch(launch)
         else:
             self._give(launch)
 
@@ -139,6 +145,14 @@ class Pools:
             self._logs.close()
 
 
+def dispatch_of(drivers: Drivers, host: Host, logs: AttemptLogs) -> Dispatch:
+    """The executors of one pool, whose drivers print to ``logs``."""
+    interpreters = Interpreters(drivers)
+    pool = LocalPool(drivers.settings, host, logs=logs, drivers=drivers, interpreters=interpreters)
+    submit = SparkSubmit(drivers.settings, host, logs, drivers, interpreters)
+    return Dispatch(drivers, host, interpreters, pool, submit)
+
+
 def build_executors(settings: Settings, host: Host) -> Pools:
     """The executors of the pools that are served.
 
@@ -151,7 +165,7 @@ def build_executors(settings: Settings, host: Host) -> Pools:
     # One process writes the logs of all pools.
     redact = dict.fromkeys(pattern for each in drivers.values() for pattern in each.settings.redact)
     logs = AttemptLogs(settings, tuple(redact))
-    return Pools({name: Dispatch(each, host, logs) for name, each in drivers.items()}, logs)
+    return Pools({name: dispatch_of(each, host, logs) for name, each in drivers.items()}, logs)
 
 
 def _has_applications(pipeline: PipelineDefinition) -> bool:

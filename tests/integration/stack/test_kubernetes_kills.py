@@ -17,7 +17,7 @@ from retrofill.spark.clusters import tag_of
 from retrofill.states import AttemptMode
 from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, RunToDo
-from run_starter.executors.build import Dispatch
+from run_starter.executors.build import dispatch_of
 from run_starter.executors.command import Drivers
 from run_starter.executors.logs import AttemptLogs
 
@@ -43,7 +43,7 @@ class Starter:
         )
         self.host = Ends()
         self._logs = AttemptLogs(settings, ())
-        self.executors = Dispatch(Drivers(settings), self.host, self._logs)
+        self.executors = dispatch_of(Drivers(settings), self.host, self._logs)
 
     def launch(self, attempt: int, *earlier: int) -> None:
         day = datetime(2020, 1, 1, tzinfo=UTC)

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from tests.unit.driver.pooled import World, launch, pids, world
 
+from retrofill_core.settings import Settings
 from run_starter.executors import Condition
 from run_starter.executors.build import Dispatch
+from run_starter.executors.command import Drivers, Interpreters
 
 __all__ = ["world"]
 
@@ -67,22 +69,11 @@ def test_a_launch_that_waits_for_a_driver_to_be_done_can_be_ended(world: World) 
     assert world.host.ended()[:2] == (1, True)
 
 
-class Other:
-    """An executor in some condition."""
-
-    def __init__(self, condition: Condition) -> None:
-        self._condition = condition
-
-    def condition(self) -> Condition:
-        return self._condition
-
-
-def test_both_executors_share_the_seats() -> None:
-    dispatch = object.__new__(Dispatch)
-    pool, submit = Other(Condition(3, note="why")), Other(Condition(1, submits=False, note="other"))
-    dispatch._executors = {"pool": pool, "spark-submit": submit}  # type: ignore[dict-item]
-    dispatch._clearing = SimpleNamespace(note=None)  # type: ignore[assignment]
-    dispatch._preparing = Other(Condition(0))  # type: ignore[assignment]
+def test_both_executors_share_the_seats(world: World) -> None:
+    drivers = Drivers(Settings(home=world.folder))
+    pool, submit = Condition(3, note="why"), Condition(1, submits=False, note="other")
+    others: list[Any] = [SimpleNamespace(condition=lambda each=each: each) for each in (pool, submit)]
+    dispatch = Dispatch(drivers, world.host, Interpreters(drivers), *others)
     assert dispatch.condition() == Condition(4, submits=False, note="why")
 
 

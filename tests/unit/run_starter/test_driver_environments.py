@@ -29,7 +29,6 @@ from retrofill_core.user_code.store import open_store
 from run_starter.executors import NOT_ALLOWED, Condition, LaunchRequest, processes, worker
 from run_starter.executors import preparing as module
 from run_starter.executors.build import Dispatch
-from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers, Interpreter, Interpreters, drivers_of
 from run_starter.executors.preparing import Preparing
 from run_starter.executors.worker import Waiting
@@ -188,17 +187,14 @@ def test_runs_fail_whose_environment_cannot_be_had(
     assert made.hosted() == set()
 
 
-def dispatch(folder: Path, store: Path, **more: Any) -> tuple[Dispatch, Host]:
-    """With a warm pool that has room for two."""
-    host, drivers = Host(), Drivers(Settings(home=folder, code_store=store, code_cache=folder / "cache", **more))
-    made = object.__new__(Dispatch)
-    pool = SimpleNamespace(condition=lambda: Condition(2), hosted=set, launch=host.launched.put)
-    made._drivers, made._host = drivers, host
-    made._executors = {"pool": pool, "spark-submit": pool}
-    made._pool = SimpleNamespace(has_idle=lambda: True)  # type: ignore[assignment]
-    made._preparing = Preparing(drivers.settings, Interpreters(drivers), host, made._hand_over)
-    made._clearing = Clearing(drivers, host, made._give)
-    return made, host
+def dispatch(folder: Path, store: Path, packed: Packed | None = None, **more: Any) -> tuple[Dispatch, Host]:
+    """With a warm pool that has room for two. ``packed``: the pool's own environment."""
+    settings = Settings(home=folder, code_store=store, code_cache=folder / "cache", **more)
+    host, drivers = Host(), Drivers(settings, packed=packed)
+    pool: Any = SimpleNamespace(
+        condition=lambda: Condition(2), hosted=set, launch=host.launched.put, has_idle=lambda: True
+    )
+    return Dispatch(drivers, host, Interpreters(drivers), pool, pool), host
 
 
 def test_a_host_that_cannot_unpack_leaves_runs_to_others_and_then_fails_them(
@@ -237,10 +233,7 @@ def test_directories_are_published_without_their_environment(
     tmp_path: Path, store: tuple[Path, list[PackedEnvironment]]
 ) -> None:
     """Any driver does that, also if the pool's own environment is not there."""
-    made, host = dispatch(tmp_path, store[0])
-    missing = Packed("0" * 64)
-    drivers = replace(made._drivers, packed=missing)
-    made._preparing = Preparing(drivers.settings, Interpreters(drivers), host, made._hand_over)
+    made, host = dispatch(tmp_path, store[0], Packed("0" * 64))
     made.launch(replace(launch(1), mode=AttemptMode.PUBLISH))
     assert host.launched.get(timeout=60).key == 1
 

@@ -9,7 +9,6 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -31,7 +30,6 @@ from run_starter.executors import submission
 from run_starter.executors.build import Dispatch, Pools
 from run_starter.executors.command import Interpreters, drivers_of, masks, told, versions
 from run_starter.executors.local_pool import LocalPool
-from run_starter.executors.preparing import Preparing
 
 SECRET = 'hunter2 "quoted"'
 
@@ -186,8 +184,12 @@ def test_versions_are_what_a_driver_says(ready: Any, found: tuple[str | None, st
 class Executor:
     """Records what it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, idle: bool = True) -> None:
         self.launches: list[Any] = []
+        self._idle = idle
+
+    def has_idle(self) -> bool:
+        return self._idle
 
     def launch(self, launch: Any) -> None:
         self.launches.append(launch)
@@ -208,13 +210,9 @@ def test_an_attempt_goes_to_the_drivers_of_its_pool() -> None:
 
 def test_a_pools_settings_of_sessions_are_below_the_pipelines_own() -> None:
     conf = {"spark.jars": "/a", "spark.sql.shuffle.partitions": "2"}
-    dispatch, executor, host = object.__new__(Dispatch), Executor(), Recorder()
-    dispatch._drivers = drivers_of(settings({"gpu": {"session_conf": conf}}), "gpu")
-    dispatch._executors = {"pool": executor}  # type: ignore[dict-item]
-    dispatch._preparing = Preparing(
-        dispatch._drivers.settings, Interpreters(dispatch._drivers), host, dispatch._hand_over
-    )
-    dispatch._host = host
+    executor: Any = Executor()
+    drivers = drivers_of(settings({"gpu": {"session_conf": conf}}), "gpu")
+    dispatch = Dispatch(drivers, Recorder(), Interpreters(drivers), executor, executor)
     # What only the pool sets need not be allowed for pipelines.
     dispatch.launch(of_pool("gpu", **{"spark.sql.shuffle.partitions": "3"}))
     (given,) = executor.launches
@@ -236,13 +234,10 @@ def dispatched(
     **more: Any,
 ) -> tuple[str, Any]:
     """Who is given such an attempt, and the attempt: the pool, spark-submit or what clears earlier ones away."""
-    dispatch, given = object.__new__(Dispatch), {name: Executor() for name in ("pool", "spark-submit", "clearing")}
-    dispatch._drivers = drivers_of(settings({"gpu": {}}, spark_submit_deploy_mode=deploy_mode), "gpu")
-    dispatch._executors = {name: given[name] for name in ("pool", "spark-submit")}  # type: ignore[misc]
-    dispatch._pool = SimpleNamespace(has_idle=lambda: idle)  # type: ignore[assignment]
-    dispatch._clearing, dispatch._host = given["clearing"], Recorder()  # type: ignore[assignment]
-    interpreters = Interpreters(dispatch._drivers)
-    dispatch._preparing = Preparing(dispatch._drivers.settings, interpreters, dispatch._host, dispatch._hand_over)
+    given: dict[str, Any] = {name: Executor(idle=idle) for name in ("pool", "spark-submit", "clearing")}
+    drivers = drivers_of(settings({"gpu": {}}, spark_submit_deploy_mode=deploy_mode), "gpu")
+    dispatch = Dispatch(drivers, Recorder(), Interpreters(drivers), given["pool"], given["spark-submit"])
+    dispatch.clearing = given["clearing"]
     made = of_pool("gpu")
     values = {"executor": executor, **({"tasks": (SCRIPT,)} if scripts else {})}
     run = replace(made.runs[0], outputs=outputs, restores=restores)
