@@ -147,13 +147,46 @@ def _enter(tx: Transaction, row: Planned, command: Command) -> Message | Refuse:
         case Unchanged(where):
             return _EVENTS[where](**about)
         case Enter(to):
+            named = _to_publish(tx, row, command) if isinstance(command, BackfillPublishRequested) else None
+            if isinstance(named, Refuse):
+                return named
             move(tx, row, to, _values(tx, row, command, to, budget))
             tx.schedule_check(row.id)
             if isinstance(command, BackfillPublishRequested):
-                return BackfillApproved(**about, force=command.force)
+                runs = None if named is None else len(named)
+                return BackfillApproved(**about, force=command.force, runs=runs)
             return _EVENTS[to](**about)
         case Refuse() as refused:
             return refused
+
+
+def _to_publish(tx: Transaction, row: Planned, command: BackfillPublishRequested) -> Sequence[int] | Refuse | None:
+    """The runs that the request names, if any: the others are left to the next review."""
+    if not command.intervals:
+        return None
+    try:
+        windows = days(command.intervals, row.definition.get("timezone", "UTC"))
+    except ValueError as e:
+        return Refuse(f"{e}; nothing was published")
+    found = starting_within(tx.conn, row.id, windows, MAX_RUNS + 1)
+    chosen = decide_publication([each.isoformat() for each in command.intervals], found)
+    if not isinstance(chosen, Refuse):
+        backfills.put_off(tx.conn, row.id, chosen, (row.approved or 0) + 1)
+    return chosen
+
+
+def decide_publication(names: Sequence[str], found: Sequence[Found]) -> Sequence[int] | Refuse:
+    """Decide which runs of a backfill in review are published: the staged ones of those that are named.
+
+    ``names``: the logical dates as the user wrote them; ``found``: the runs of each, by its number from 1.
+    """
+    if len(found) > MAX_RUNS:
+        return Refuse(f"it names more than {MAX_RUNS:,} runs: name fewer, or publish all that is staged")
+    refused = refusal(list(unknown(names, found)), "nothing was published")
+    if refused is not None:
+        return refused
+    staged = dict.fromkeys(each.run_id for each in found if each.state == RunState.STAGED)
+    return list(staged) or Refuse("none of the runs that it names is staged: nothing was published")
 
 
 def _values(

@@ -294,8 +294,16 @@ def test_a_review_is_asked_for_and_published_on_its_page(
     review.get_by_role("button", name="Compare").click()
     # Here is no Spark.
     expect(review.get_by_role("alert")).to_contain_text("set RETROFILL_SPARK_REMOTE to a server")
+    # One day, and then the others.
+    page.get_by_role("application").focus()
+    page.keyboard.press("Shift+Home")
+    page.get_by_role("button", name="Publish these 1").click()
+    expect(page.get_by_role("progressbar", name="Progress", exact=True)).to_have_attribute(
+        "aria-valuetext", re.compile("1 succeeded, 2 staged|2 staged, 1 succeeded")
+    )
+    assert len(list(tmp_path.glob("day=*/part-*"))) == 1
     expect(page.get_by_role("button", name="Discard")).to_be_visible()
-    page.get_by_role("button", name="Publish").click()
+    page.get_by_role("button", name="Publish", exact=True).click()
     expect(page.locator(".page-head .badge")).to_have_text("succeeded")
     assert len(list(tmp_path.glob("day=*/part-*"))) == 3
     page.get_by_role("button", name="Undo").click()

@@ -93,7 +93,7 @@ def rights(conn: psycopg.Connection, table: str, columns: list[str]) -> str:
         tried["L"] = works(conn, "SELECT 1 FROM {} FOR NO KEY UPDATE", table)
         one_by_one = {column for column in columns if works(conn, "UPDATE {} SET {} = NULL", table, column)}
         # Nothing but the columns that are granted.
-        assert one_by_one <= {"lock_only", "superseded_by"}
+        assert one_by_one <= {"lock_only", "superseded_by", "review"}
         tried["S"] = "superseded_by" in one_by_one
     return "".join(right for right, can in tried.items() if can)
 

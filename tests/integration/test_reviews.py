@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,26 @@ def test_what_is_discarded_is_never_published_and_a_retry_of_it_is_reviewed_agai
     assert cli("backfill", "show", again, "--json").document["budget"] == {"failed_runs": 3}
     assert cli("backfill", "publish", again, "--watch").status == 0
     assert days(tmp_path) == written_by(stack, again)
+
+
+def test_some_days_are_published_and_the_others_wait_for_another_review(stack: Installation, tmp_path: Path) -> None:
+    id = review(stack)
+    stack.wait_state(id, "in_review")
+    before = days(tmp_path)
+    refused = command(stack, id, BackfillPublishRequested(intervals=(date(2020, 1, 3), date(2021, 1, 1)))).body
+    assert "no run of 2021-01-01" in refused["message"] and "nothing was published" in refused["message"]
+    approved = command(stack, id, BackfillPublishRequested(intervals=(date(2020, 1, 1), date(2020, 1, 3)))).body
+    assert (approved["type"], approved["runs"]) == ("BackfillApproved", 2)
+    until(lambda: stack.runs_by_state(id) == {"succeeded": 2, "staged": 2}, "two are published")
+    stack.wait_state(id, "in_review")
+    mine = written_by(stack, id)
+    published = {name: mine[name] for name in ("day=2020-01-01", "day=2020-01-03")}
+    assert days(tmp_path) == {**before, **published}
+    again = command(stack, id, BackfillPublishRequested(intervals=(date(2020, 1, 1),), review=1)).body
+    assert "none of the runs that it names is staged" in again["message"]
+    command(stack, id, BackfillDiscardRequested())
+    stack.wait_state(id, "cancelled")
+    assert (stack.runs_by_state(id), days(tmp_path)) == ({"succeeded": 2, "cancelled": 2}, {**before, **published})
 
 
 CORRECTION = "corrected by hand"

@@ -65,7 +65,7 @@ class Commands:
                 continue
             if old["state"] == "in_review" or self._random.random() < 0.3:
                 continue
-            publish = BackfillPublishRequested(force=self._random.random() < 0.3)
+            publish = BackfillPublishRequested(force=self._random.random() < 0.3, intervals=self._some_days(new["id"]))
             ends = self._random.choice([publish, publish, BackfillDiscardRequested()])
             after = self._random.random() * REVIEW_SECONDS
             if self._random.random() < 0.5:
@@ -76,6 +76,14 @@ class Commands:
                 after += self._random.random()
                 cancel = BackfillCancelRequested()
                 self._at(after, partial(self._world.publish, Topic.BACKFILL_REQUESTS, new["id"], cancel))
+
+    def _some_days(self, id: str) -> tuple[date, ...]:
+        """Some of the days of a backfill; mostly none, which means all."""
+        mine = [row for row in self._world.database.rows("run") if row["backfill_id"] == id]
+        if not mine or self._random.random() < 0.6:
+            return ()
+        chosen = self._random.sample(mine, self._random.choice([1, (len(mine) + 1) // 2]))
+        return tuple(row["interval_start"].date() for row in chosen)
 
     def _change_a_place(self, id: str) -> None:
         """Somebody corrects an interval of a backfill that is reviewed."""

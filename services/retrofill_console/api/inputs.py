@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import Request
 
 from retrofill.errors import WrongUsage
+from retrofill_core.contract.backfills import MAX_DATES
 from retrofill_core.contract.base import MAX_INT, RunId
 from retrofill_core.domain.backfill import Budget, Publish
 from retrofill_core.domain.schedule import Bound, parse_bound
@@ -109,6 +110,11 @@ class Approval(Body):
         None,
         ge=0,
         description="The review that is approved, as the page shows it: refused if another one has begun since",
+    )
+    intervals: tuple[Bound, ...] = Field(
+        (),
+        max_length=MAX_DATES,
+        description="Logical dates of the runs to publish, while the others wait for the next review. Default: all",
     )
 
 

@@ -92,7 +92,9 @@ def resume(console: Console, id: str, body: Resume, _user: Viewer) -> Document:
 
 
 def publish(console: Console, id: str, body: Approval, _user: Viewer) -> Document:
-    return command(console, id, BackfillPublishRequested(force=body.force, review=body.review))
+    return command(
+        console, id, BackfillPublishRequested(force=body.force, review=body.review, intervals=body.intervals)
+    )
 
 
 def discard(console: Console, id: str, _body: object, _user: Viewer) -> Document:

@@ -169,6 +169,12 @@ class BackfillPublishRequested(Message):
         ge=0,
         description="The review that is approved, as BackfillInReview says, from 0: refused if another one has begun since",
     )
+    intervals: tuple[Bound, ...] = Field(
+        (),
+        max_length=MAX_DATES,
+        description="Logical dates of the runs to publish, while the others wait for the next review; a bare date means all "
+        "intervals that start on that day. Default: all",
+    )
 
 
 class BackfillDiscardRequested(Message):
@@ -310,6 +316,9 @@ class BackfillApproved(BackfillEvent):
 
     type: Literal["BackfillApproved"] = "BackfillApproved"
     force: bool = Field(False, description="Whether over what somebody has changed since it was compared, too")
+    runs: int | None = Field(
+        None, description="If the request named some: how many runs these are. Others wait for review"
+    )
 
 
 class BackfillCancelling(BackfillEvent):

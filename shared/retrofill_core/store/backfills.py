@@ -33,7 +33,7 @@ from retrofill_core.domain.run import GOING, RunState
 from retrofill_core.store.conditions import count_failed, failed_since_resume, has_failed
 from retrofill_core.store.progress import Announced, costs
 from retrofill_core.store.rows import Backfill, Planned, columns_of
-from retrofill_core.store.sql import constant, database_now, in_state, one_of
+from retrofill_core.store.sql import constant, database_now, in_state, none_of, one_of
 from retrofill_core.store.tables import backfill, backfill_command, backfill_request, run, run_cancel
 from retrofill_core.store.transition import transition
 
@@ -114,6 +114,26 @@ _CHANGED = (
 def reviewed_again(conn: Connection, backfill_id: str) -> list[datetime]:
     """Starts of the intervals whose output waits for a review again, because others changed what it would replace."""
     return list(conn.execute(_CHANGED, {"backfill": backfill_id}).scalars())
+
+
+_PUT_OFF = (
+    update(run)
+    .where(
+        run.c.backfill_id == bindparam("backfill"),
+        in_state(run, RunState.STAGED),
+        run.c.review < bindparam("next", type_=Integer),
+        none_of(run.c.id, "ids"),
+    )
+    .values(review=bindparam("next", type_=Integer))
+)
+
+
+def put_off(conn: Connection, backfill_id: str, but: Collection[int], review: int) -> None:
+    """Leave the staged runs of a backfill in review, which is locked, to the next ``review``, but for some.
+
+    While a backfill is in review, nobody else changes these.
+    """
+    conn.execute(_PUT_OFF, {"backfill": backfill_id, "ids": sorted(but), "next": review})
 
 
 COLUMNS = columns_of(Backfill, backfill)

@@ -25,7 +25,7 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
         "backfill_command": ("INSERT",),
         "backfill_interval": ("INSERT",),
         "backfill_progress": ("INSERT", "UPDATE"),
-        "run": ("INSERT", "lock", "superseded_by"),
+        "run": ("INSERT", "lock", "superseded_by", "review"),
         "run_cancel": ("INSERT",),
         "deadline": ("INSERT",),
         "callback": ("INSERT",),

@@ -32,10 +32,14 @@ class Reviews(Check):
         """Check the runs that are held, published or discarded, and the backfills whose review begins or ends."""
         for step in tx.steps:
             old, new = step.before, step.after
+            if step.table == "backfill_command" and new is not None and new["answer_type"] == "BackfillApproved":
+                self._approved_some(new)
             if old is None or new is None:
                 continue
             if step.table == "run" and old["state"] != new["state"]:
                 self._run(old, new)
+            elif step.table == "run" and old["review"] != new["review"]:
+                self._put_off(tx, old, new)
             elif step.table == "backfill":
                 self._backfill(old, new)
 
@@ -70,13 +74,37 @@ class Reviews(Check):
             discarded = waits and backfill["state"] == "cancelling"
             self.require(discarded, lambda: f"{new} was discarded in {backfill}")
 
+    def _put_off(self, tx: Tx, old: Values, new: Values) -> None:
+        """A staged run waits for the next review, in the transaction that approves others of its backfill."""
+        backfill = self.row("backfill", "id", new["backfill_id"])
+        now = [
+            s for s in tx.steps if s.table == "backfill" and s.before and s.after and s.after["id"] == backfill["id"]
+        ]
+        approves = any(step.after["approvals"] > step.before["approvals"] for step in now)  # type: ignore[index]
+        self.require(
+            approves and new["state"] == "staged" and new["review"] == backfill["approvals"],
+            lambda: f"{old} is put off to another review: {new} of {backfill}",
+        )
+
+    def _approved_some(self, command: Values) -> None:
+        """As many runs as the reply says are approved, if it does, and the other staged ones wait."""
+        if "runs" not in command["answer"]:
+            return
+        id, backfill = command["backfill_id"], self.row("backfill", "id", command["backfill_id"])
+        staged = [run for run in current(self.rows("run")) if run["backfill_id"] == id and run["state"] == "staged"]
+        approved = [run for run in staged if not self._waits(backfill, run)]
+        self.require(
+            len(approved) == command["answer"]["runs"] > 0,
+            lambda: f"{command} approved {len(approved)} of {len(staged)} runs of {backfill}",
+        )
+
     def _backfill(self, old: Values, new: Values) -> None:
         mine = current(run for run in self.rows("run") if run["backfill_id"] == new["id"])
         if (old["approvals"], old["approved_at"]) != (new["approvals"], new["approved_at"]):
             once = old["state"] == "in_review" and new["approvals"] == old["approvals"] + 1
             self.require(once and new["approved_at"] is not None, lambda: f"{old} was approved: {new}")
             for run in mine:
-                if run["state"] == "staged":
+                if run["state"] == "staged" and not self._waits(new, run):
                     self._approved[run["id"]] = ANY if new["forced"] else run["outputs"]["bases"]
         if (old["state"], new["state"]) in (("running", "in_review"), ("paused", "in_review")):
             states = {run["state"] for run in mine}

@@ -94,6 +94,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             reviewing.reviews_what_is_not_finished,
             reviewing.publishes_over_changes,
             reviewing.approves_changes_by_itself,
+            reviewing.approves_what_was_not_named,
             limiting.times_out_by_the_clock,
             limiting.late_runs_are_tried_again,
             limiting.ranges_have_the_time_of_one_run,

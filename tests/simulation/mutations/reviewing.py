@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import backfill_planner.endings
+import retrofill_core.store.backfills
 import run_starter.claims.checks
 import run_starter.host.launching
 import run_starter.reports.decide
@@ -58,6 +59,11 @@ def publishes_over_changes(patch: Patch) -> None:
 def approves_changes_by_itself(patch: Patch) -> None:
     """What somebody changed is published as soon as that is known."""
     patch(run_starter.reports.decide, "HoldAgain", lambda review, *others: HoldAgain(review - 1, *others))
+
+
+def approves_what_was_not_named(patch: Patch) -> None:
+    """A request that names some days publishes all of them."""
+    patch(retrofill_core.store.backfills, "put_off", lambda conn, id, but, review: None)
 
 
 def _cancel_as_if(patch: Patch, **changed: Any) -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from backfill_planner.commands import MAX_RUNS, CancelRuns, decide_cancels
+from backfill_planner.commands import MAX_RUNS, CancelRuns, decide_cancels, decide_publication
 from backfill_planner.decide import Refuse, why_failed
 from retrofill_core.contract.backfills import CANCELLING
 from retrofill_core.domain.run import RunState
@@ -50,6 +50,29 @@ def test_a_run_that_is_named_twice_is_cancelled_once():
 def test_what_the_reply_could_not_list_is_refused():
     answer = decide_cancels(["2020-01-03"], [found(id=id) for id in range(MAX_RUNS + 1)])
     assert answer == Refuse("it names more than 10,000 runs: name fewer at a time, or cancel the whole backfill")
+
+
+@pytest.mark.parametrize(
+    ("runs", "answer"),
+    [
+        ([found(state="staged", id=7), found(state="staged", id=8)], [7, 8]),
+        ([found(state="staged", id=7), found(2, state="staged", id=7)], [7]),
+        ([found(state="staged", id=7), found(state="failed", id=8)], [7]),
+        ([found(state="succeeded")], Refuse("none of the runs that it names is staged: nothing was published")),
+        (
+            [],
+            Refuse(
+                "the backfill has no run of 2020-01-03: 'retrofill runs list' shows its runs; nothing was published"
+            ),
+        ),
+        (
+            [found(state="staged", id=id) for id in range(MAX_RUNS + 1)],
+            Refuse("it names more than 10,000 runs: name fewer, or publish all that is staged"),
+        ),
+    ],
+)
+def test_of_the_runs_that_a_review_names_the_staged_ones_are_published(runs, answer):
+    assert decide_publication(["2020-01-03"], runs) == answer
 
 
 def test_a_command_that_names_no_run_is_refused():

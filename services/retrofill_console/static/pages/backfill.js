@@ -49,7 +49,7 @@ function Whole({ facts: read, outcome, onDone, said }) {
     ${outcome.said && html`<${Notice}>${outcome.said}<//>`}
     ${facts.held_back && facts.state !== "in_review" && html`<${Notice} kind="warn">${facts.held_back}<//>`}
     <${Standing} facts=${facts} />
-    ${facts.state === "in_review" && html`<${Review} key=${facts.id} facts=${facts} />`}
+    ${facts.state === "in_review" && html`<${Review} key=${facts.id} facts=${facts} onDone=${onDone} />`}
     ${facts.purged ? html`<${Notice}>Its details and runs were purged; its counts remain.<//>` : html`<${Intervals} facts=${facts} grid=${grid} onDone=${onDone} said=${said} />`}
     <${Failures} facts=${facts} onDone=${onDone} />
     <${Suspects} facts=${facts} />

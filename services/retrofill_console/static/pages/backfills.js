@@ -22,7 +22,7 @@ const REST_MS = 300;
 export function pathOf({ text, pipeline, state, requester, day, requested, limit }, now) {
   // To the hour, so that viewers share answers.
   const since = HOURS[requested] ? new Date(Math.floor(now / 3_600_000 - HOURS[requested]) * 3_600_000).toISOString().replace(".000", "") : "";
-  const path = withQuery("/api/v1/backfills", { text, pipeline, requester, day, since, limit: limit || MORE });
+  const path = withQuery("/api/v1/backfills", { text, pipeline, requester, day, since, limit: limit ?? MORE });
   return [path, ...(SHOWN[state] ?? (state ? [state] : [])).map((each) => `state=${encodeURIComponent(each)}`)].join("&");
 }
 

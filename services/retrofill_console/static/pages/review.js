@@ -2,7 +2,8 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { moment, number, plural } from "../lib/format.js";
-import { Choice, Notice, Section, Table, Trouble } from "../parts/parts.js";
+import { Act, Choice, Notice, Section, Table, Trouble } from "../parts/parts.js";
+import { publishSome } from "./selection.js";
 
 // Columns of an output whose figures are shown, those with the first names; and outputs that are shown at once.
 const [MOST_COLUMNS, MOST_ROWS] = [6, 25];
@@ -74,7 +75,7 @@ function useComparison(id) {
   return { found, start, cancel };
 }
 
-export function Review({ facts }) {
+export function Review({ facts, onDone }) {
   const { found, start, cancel } = useComparison(facts.id);
   const running = found !== null && !found.ended;
   const outdated = found?.begun && found.begun.review !== facts.review;
@@ -87,24 +88,38 @@ export function Review({ facts }) {
       ${facts.changed_intervals.length > 0 && html`<${Notice} kind="warn">Somebody has changed what ${plural(facts.changed_intervals.length, "approved run")} would replace: review again.<//>`}
       ${outdated && html`<${Notice} kind="warn">Another review has begun since: compare again.<//>`}
       <${Trouble} error=${found?.problem} />
-      ${found?.rows.length > 0 && html`<${Changes} rows=${found.rows} zone=${facts.timezone} />`}
+      ${found?.rows.length > 0 && html`<${Changes} rows=${found.rows} zone=${facts.timezone} publish=${found.ended && !outdated ? (intervals) => publishSome(facts, intervals) : null} onDone=${onDone} />`}
     <//>`;
 }
 
 const progress = ({ begun, rows }) => (begun === null ? "Waiting…" : `${number(rows.length)} of ${plural(begun.outputs, "output")}`);
 
-export function Changes({ rows, zone }) {
+/** `publish(intervals)`: publishes some of them; null: not now. */
+export function Changes({ rows, zone, publish = null, onDone = null }) {
   const [shown, setShown] = useState("changes");
   const [most, setMost] = useState(MOST_ROWS);
+  const [chosen, setChosen] = useState(new Set());
+  const choose = (interval, on) => setChosen((last) => {
+    const next = new Set(last);
+    if (on) next.add(interval);
+    else next.delete(interval);
+    return next;
+  });
+  const published = (error) => {
+    if (!error) setChosen(new Set());
+    onDone(error, error ? null : `Publishing ${plural(chosen.size, "interval")}; the others wait for another review.`);
+  };
   const changed = rows.filter(changes);
   const listed = sorted(shown === "changes" ? changed : rows);
   return html`
     <div class="row review-head">
       <span>${number(changed.length)} of ${plural(rows.length, "output")} ${changed.length === 1 ? "changes" : "change"}, ${signed(rows.reduce((sum, row) => sum + row.row_change, 0))} rows</span>
       <span class="spring"></span>
+      ${publish && chosen.size > 0 && html`<${Act} kind="primary" act=${() => publish([...chosen])} onDone=${published}>Publish ${plural(chosen.size, "interval")}<//>`}
       <${Choice} name="changes" label="Which outputs" value=${shown} options=${[["changes", "Changes"], ["all", "All"]]} onChange=${setShown} />
     </div>
     <${Table} label="Changes" rows=${listed.slice(0, most)} keyOf=${(row) => `${row.run_id} ${row.output}`} empty="what is staged has the same figures as what is published" columns=${[
+      ...(publish ? [{ title: "Publish", of: (row) => html`<input type="checkbox" checked=${chosen.has(row.interval_start)} aria-label=${`Publish ${moment(row.interval_start, zone)}`} onChange=${(event) => choose(row.interval_start, event.target.checked)} />` }] : []),
       { title: "Interval", of: (row) => html`<a href=${`/runs/${row.run_id}`} title=${zone}>${moment(row.interval_start, zone)}</a>` },
       { title: "Output", kind: "long", of: (row) => html`<code>${row.output}</code>` },
       { title: "Published", kind: "number", of: (row) => sizeOf(row.published) },

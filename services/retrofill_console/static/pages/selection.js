@@ -22,6 +22,13 @@ export function Selection({ facts, data, selection, onClear, onDone }) {
   const failed = idsOf((state) => state === "failed");
   const open = idsOf((state) => CANCELLABLE.has(state));
   const active = ACTIVE_BACKFILL.has(facts.state);
+  const staged = (wanted) => data.starts.filter((_, n) => data.state(n) === "staged" && wanted(n));
+  const inside = facts.state === "in_review" ? staged((n) => n >= from && n <= to) : [];
+  const outside = inside.length > 0 ? staged((n) => n < from || n > to) : [];
+  const publish = (starts) => async () => {
+    await publishSome(facts, starts.map((start) => new Date(start * 1000).toISOString()));
+    return plural(starts.length, "run");
+  };
   const again = withQuery("/new", { pipeline: facts.pipeline, from: asBound(data.starts[from], data.timezone), to: asBound(data.starts[to], data.timezone), reprocess: "completed" });
   const command = async (name, ids) => {
     setAsking(false);
@@ -47,6 +54,8 @@ export function Selection({ facts, data, selection, onClear, onDone }) {
       <span class="number">${range(data.starts[from], data.endOf(to), data.timezone)}</span>
       <span class="muted">${counts(byState)}</span>
       <span class="spring"></span>
+      ${inside.length > 0 && html`<${Act} kind="primary" act=${publish(inside)} onDone=${told("Publishing")}>Publish these ${number(inside.length)}<//>`}
+      ${outside.length > 0 && html`<${Act} act=${publish(outside)} onDone=${told("Publishing")}>Publish all but these<//>`}
       ${active && failed.length > 0 && html`<${Act} act=${() => command("retry", failed)} onDone=${told("Retrying")}>Retry ${number(failed.length)} failed<//>`}
       ${active && open.length > 0 && html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel ${number(open.length)}</button>`}
       ${html`<a class="button" href=${again}>Run again…</a>`}
@@ -54,6 +63,9 @@ export function Selection({ facts, data, selection, onClear, onDone }) {
       ${asking && html`<${Confirm} question=${`Cancel ${plural(open.length, "run")}? The backfill's other runs go on.`} yes="Cancel them" onYes=${cancel} onNo=${() => setAsking(false)} />`}
     </div>`;
 }
+
+/** Publish some of the runs of a backfill in review; the others wait for the next one. */
+export const publishSome = (facts, intervals) => post(`/api/v1/backfills/${encodeURIComponent(facts.id)}/publish`, { review: facts.review, intervals });
 
 /** A logical date as requests name it: a day, or a moment where days have several. */
 export function asBound(seconds, zone) {
