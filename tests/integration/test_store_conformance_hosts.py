@@ -116,8 +116,8 @@ def test_an_attempt_is_acknowledged_once_and_by_its_own_incarnation(both: Both) 
     )
     assert said[6:9] == [[2, 3], [False, True, False, False], [3]]
     assert said[10] is False
-    assert said[13] == [[1, True, 2, "b1", False, False], [2, True, 3, "b1", True, None]]
-    assert said[15] == [[1, True, None, None, None, None], [2, False, None, None, None, None]]
+    assert said[13] == [[1, True, 2, "b1", False], [2, True, 3, "b1", None]]
+    assert said[15] == [[1, True, None, None, None], [2, False, None, None, None]]
 
 
 def test_the_rows_of_a_host_long_dead_go_unless_a_seat_is_taken(both: Both) -> None:
@@ -139,10 +139,10 @@ def test_the_rows_of_a_host_long_dead_go_unless_a_seat_is_taken(both: Both) -> N
         a(commit),
     )
     # It went when the next one registered, which is therefore the second.
-    taken = [1, True, 1, "b1", True, None]
-    assert said[6] == [[], [taken], [[1, False, None, None, None, None]]]
+    taken = [1, True, 1, "b1", None]
+    assert said[6] == [[], [taken], [[1, False, None, None, None]]]
     # Its host makes the other one again.
-    assert said[7:9] == [[True, None], [taken, [2, False, None, None, None, None]]]
+    assert said[7:9] == [[True, None], [taken, [2, False, None, None, None]]]
     assert said[5][1] is False
 
 
