@@ -203,7 +203,7 @@ def deadlines(measured: Measured) -> str:
             "from the moment to the event, 99th percentile, with 1,000,000 armed",
             number(measured("deadline", "p99 of 300, 1,000,000 armed"), " ms"),
         ],
-        ["misses a second, when very many are due at once", number(at_once)],
+        ["misses a second, when very many are due at the same time", number(at_once)],
         ["to count them for `retrofill_deadlines`, of 15 s", number(counting, " s")],
     ]
     return table(["", f"{ARMED:,} armed"], rows)

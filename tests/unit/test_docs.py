@@ -32,6 +32,7 @@ MACHINES = [
     states.TASK_RUN_MACHINE,
 ]
 OUTSIDE = "[*]"
+TESTS = {path.name for path in (ROOT / "tests").rglob("*.py")}
 
 
 def diagrams() -> dict[str, list[tuple[str, str]]]:
@@ -195,6 +196,43 @@ def test_each_page_is_once_in_the_navigation() -> None:
     navigation = list(pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     there = [*ROOT_PAGES.values(), *(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))]
     assert sorted(navigation) == sorted(there)
+
+
+def test_pages_for_users_name_no_tests_and_the_other_pages_name_existing_ones() -> None:
+    internal = {"how-it-works.md", "reliability.md", "incidents.md", "chaos.md", "schema-changes.md", "performance.md"}
+    for page in PAGES:
+        named = re.findall(r"`((?:tests/[\w/]+/)?test_\w+\.py|tests/[\w/]+(?:\.py)?)`", page.read_text())
+        if page.is_relative_to(DOCS / "decisions") or page.name in internal | {
+            "CONTRIBUTING.md",
+            "SECURITY.md",
+            "RESULTS.md",
+        }:
+            files = {name.rpartition("/")[2] for name in named if name.endswith(".py")}
+            assert files <= TESTS, f"{page.relative_to(ROOT)}: {files - TESTS}"
+        else:
+            assert named == [], page.relative_to(ROOT)
+
+
+# Words that an American engineer would write otherwise, outside of code. Identifiers and states keep their spelling.
+WORDING = {
+    r"\b[Cc]ancell(ed|ing)\b": "canceled, canceling",
+    r"\bat once\b": "immediately; at the same time, concurrently",
+    r"\bgo(es)? on\b": "continue",
+    r"\bunder way\b": "in progress",
+    r"\bfor good\b": "permanently",
+    r"\bin one go\b": "together",
+}
+CODE = re.compile(
+    r"^ *```.*?^ *```|^ {4,}[^\n]*$|`[^`]+`|\]\([^)]*\)|<!-- chaos: begin.*?chaos: end -->", re.MULTILINE | re.DOTALL
+)
+GENERATED = {"messages.md", "configuration.md", "RESULTS.md"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in GENERATED], ids=lambda page: page.stem)
+def test_prose_is_in_the_words_of_the_field(page: Path) -> None:
+    prose = CODE.sub("", page.read_text())
+    found = {word[0]: better for pattern, better in WORDING.items() for word in re.finditer(pattern, prose)}
+    assert found == {}
 
 
 def test_every_link_leads_somewhere() -> None:
