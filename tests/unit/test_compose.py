@@ -162,3 +162,9 @@ def test_kafka_lets_nobody_in_without_a_login() -> None:
     assert set(protocols.values()) == {"SASL_PLAINTEXT"}
     assert kafka["KAFKA_AUTHORIZER_CLASS_NAME"].endswith("StandardAuthorizer")
     assert kafka["KAFKA_ALLOW_EVERYONE_IF_NO_ACL_FOUND"] == "false"
+
+
+def test_the_page_names_the_versions_of_the_servers() -> None:
+    page = (ROOT / "deploy" / "README.md").read_text()
+    for part, name in (("postgres", "Postgres"), ("kafka", "Kafka")):
+        assert f"{name} {PARTS[part]['image'].rpartition(':')[2]}" in page
