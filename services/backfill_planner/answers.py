@@ -36,16 +36,6 @@ from retrofill_core.store.backfills import Outcome
 from retrofill_core.store.pipelines import StoredPipeline
 from retrofill_core.store.sql import database_now
 
-# Fields added to requests later, and their defaults. A default is not hashed, so the hash of a
-# request stays what an older release recorded.
-_ADDED_LATER: dict[str, object] = {
-    "latest_code": False,
-    "batch_size": None,
-    "intervals": [],
-    "budget": None,
-    "publish": "at_once",
-    "interval_ends": [],
-}
 Body = TypeVar("Body", bound=BackfillRequested | BackfillUndoRequested)
 
 
@@ -59,11 +49,11 @@ class Request(Generic[Body]):
 
     @property
     def hash(self) -> str:
-        """Hash of the body: another request under the same id must have the same."""
-        fields = self.body.model_dump(mode="json", exclude={"id", "in_reply_to"})
-        fields = {
-            name: value for name, value in fields.items() if name not in _ADDED_LATER or value != _ADDED_LATER[name]
-        }
+        """Hash of the body: another request under the same id must have the same.
+
+        Defaults are not hashed, so it stays the same when a release adds a field.
+        """
+        fields = self.body.model_dump(mode="json", exclude={"id", "in_reply_to"}, exclude_defaults=True)
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 

