@@ -14,7 +14,6 @@ from itertools import chain
 from sqlalchemy import Connection
 
 from callback_runner.call import LEASE_SECONDS, RENEW_SECONDS, Call, Kinds
-from callback_runner.collected import close_all
 from callback_runner.decide import (
     Raised,
     after_try,
@@ -23,7 +22,7 @@ from callback_runner.decide import (
     take_turns,
     why_not_replayed,
 )
-from callback_runner.record import Claim, claim_of, record
+from callback_runner.record import Claim, claim_of, close_all, record
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.faults import Poison
 from retrofill_core.bus.handler import RECHECK_SECONDS, Handler, Received, SetAside

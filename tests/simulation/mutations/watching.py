@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import and_, func, select, update
 
 import backfill_planner.endings
-import callback_runner.collected
+import callback_runner.record
 import deadline_watcher.decide
 import retrofill_core.deadlines
 import run_starter.reports.handling
@@ -117,7 +117,7 @@ def any_order(patch: Patch) -> None:
 
 def everything_is_dropped(patch: Patch) -> None:
     """A callback that nothing newer follows is dropped, too, if its runs were collected."""
-    patch(callback_runner.collected, "why_dropped", lambda one: "too late" if one.occasion == "run_failed" else None)
+    patch(callback_runner.record, "why_dropped", lambda one: "too late" if one.occasion == "run_failed" else None)
 
 
 def all_call_a_receiver_that_is_down(patch: Patch) -> None:

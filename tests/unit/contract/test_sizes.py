@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from callback_runner.collected import ERROR_CHARACTERS, LISTED
+from callback_runner.record import ERROR_CHARACTERS, LISTED
 from retrofill.outputs.staging import MAX_OUTPUTS, MAX_OUTPUTS_BYTES
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.deadlines import FailedRun, RunsFailed

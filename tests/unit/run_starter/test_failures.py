@@ -10,7 +10,7 @@ from tests.support.both_stores import BASE, NOW, begin, claim, end, give
 from tests.support.definitions import daily
 from tests.support.sessions import MemoryStore, commit
 
-from callback_runner.collected import ERROR_CHARACTERS, LISTED, close_all
+from callback_runner.record import ERROR_CHARACTERS, LISTED, close_all
 from retrofill_core.bus.transaction import Transaction
 from retrofill_core.contract.topics import CALLBACK_RUNNER, RUN_STARTER, Topic
 from retrofill_core.store import callbacks
@@ -113,7 +113,7 @@ def test_a_pipeline_that_lists_nothing_sends_nothing() -> None:
 
 
 def test_an_event_lists_the_first_with_short_errors_and_counts_all(monkeypatch: Any) -> None:
-    monkeypatch.setattr("callback_runner.collected.LISTED", 2)
+    monkeypatch.setattr("callback_runner.record.LISTED", 2)
     failing = Failing(
         {"callback": "page", "kwargs": {"text": "{digest.count}: {run.logical_date:%d} {error.type}", "{": [1]}}
     )
