@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,6 +154,14 @@ def test_the_table_of_the_readme_is_made_from_the_results() -> None:
 def test_the_tables_of_sizing_are_made_from_the_results() -> None:
     made = runpy.run_path(str(DOCS / "make_sizing.py"))["page"]()
     assert (DOCS / "sizing.md").read_text() == made
+
+
+def test_the_cpu_time_of_a_run_is_the_measured_one() -> None:
+    figures = json.loads((ROOT / "benchmarks" / "results.json").read_text())["between"]["figures"]
+    medians = {figure["name"]: statistics.median(figure["values"]) for figure in figures}
+    alone, batched = (medians[f"CPU of a run {how}: all parts"] for how in ("one by one", "in batches"))
+    text = " ".join((DOCS / "performance.md").read_text().split())
+    assert f"so {alone:.0f} ms a run are at most {2000 / alone:.0f} runs a second, and {batched:.1f} ms at most" in text
 
 
 def test_each_missed_aim_is_explained_and_no_other() -> None:
