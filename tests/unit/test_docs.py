@@ -237,7 +237,9 @@ CODE = re.compile(
 GENERATED = {"messages.md", "configuration.md", "RESULTS.md"}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in GENERATED], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [ROOT / "CHANGELOG.md", *(page for page in PAGES if page.name not in GENERATED)], ids=lambda page: page.stem
+)
 def test_prose_is_in_the_words_of_the_field(page: Path) -> None:
     prose = CODE.sub("", page.read_text())
     found = {word[0]: better for pattern, better in WORDING.items() for word in re.finditer(pattern, prose)}
