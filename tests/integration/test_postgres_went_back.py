@@ -192,7 +192,7 @@ def test_a_restored_copy_is_noticed_and_gone_on_from(own: tuple[Own, Installatio
         servers.restore_postgres(tmp_path / "copy")
         kept = made.value("SELECT max(id) FROM attempt")
         # A cold copy is on the same timeline; only Kafka's newer state reveals it.
-        refuse_to_work(made, "it was restored from an older copy")
+        refuse_to_work(made, "was restored from an older copy")
         recover_twice(made, again)
         start_all(made)
         if again == 1:
