@@ -150,8 +150,8 @@ def test_a_range_is_selected_with_keys_and_cancelled(installation: Installation,
 @pytest.mark.long
 def test_pause_resume_and_cancel(installation: Installation, console: Web, page: Page) -> None:
     started(installation, INSTANT_SECONDS="600")
-    installation.apply(daily("orders", max_active_runs=2))
-    id = installation.request("orders", "2024-01-01", "2024-01-31")
+    installation.apply(daily("orders", max_active_runs=3))
+    id = installation.request("orders", "2024-01-01", "2024-01-31", max_active_runs=2)
     installation.outcome(id)
     page.goto(f"/backfills/{id}")
     badge = page.locator(".page-head .badge")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -74,17 +75,23 @@ def coverage_of_pipeline(conn: Connection, stored: StoredPipeline, now: datetime
 
 def _first(conn: Connection, stored: StoredPipeline) -> datetime | None:
     """From when the pipeline has intervals; without a start of its own, since its first run."""
-    if stored.definition.start is not None:
-        return range_bound(stored.definition.start, stored.definition.timezone, end=False)
+    if (start := _bound(stored.definition.start, stored.definition.timezone, end=False)) is not None:
+        return start
     mine = (run.c.pipeline_no == stored.no) & in_state(run, RunState.FAILED, RunState.SUCCEEDED)
     return conn.execute(select(func.min(run.c.interval_start)).where(mine)).scalar()
 
 
+def _bound(given: date | datetime | None, zone: str, *, end: bool) -> datetime | None:
+    """One of the pipeline's dates; none at the calendar's edge, which is no bound."""
+    with contextlib.suppress(ValueError):
+        return None if given is None else range_bound(given, zone, end=end)
+    return None
+
+
 def intervals_until(definition: PipelineDefinition, start: datetime | None, now: datetime) -> tuple[Intervals, bool]:
     """The intervals from ``start`` that are over ``now``, or the latest ``MOST`` or less; whether these are not all."""
-    ticks, end = Ticks(definition.schedule, definition.timezone), now
-    if definition.end is not None:
-        end = min(end, range_bound(definition.end, definition.timezone, end=True))
+    ticks, last = Ticks(definition.schedule, definition.timezone), _bound(definition.end, definition.timezone, end=True)
+    end = now if last is None else min(now, last)
     first, cut = start or now, False
     while first <= end:
         try:

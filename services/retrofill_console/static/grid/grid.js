@@ -17,9 +17,10 @@ const KEYS = {
  * @param data a GridData; `version` changes when it does
  * @param describe (index) => {title, lines: string[]}, for the hovered or focused interval
  * @param onOpen (index), for a click or Enter
+ * @param latest whether the end is shown first, unless something is under way
  * @param selection [from, to] inclusive or null; onSelect(selection)
  */
-export function Grid({ data, version, label, describe, onOpen, selection = null, onSelect }) {
+export function Grid({ data, version, label, describe, onOpen, selection = null, onSelect, latest = false }) {
   const box = useRef(null);
   const canvas = useRef(null);
   const [width, setWidth] = useState(0);
@@ -68,6 +69,7 @@ export function Grid({ data, version, label, describe, onOpen, selection = null,
     // What is under way is what one came to see.
     const under = Math.max(data.codes.indexOf(data.names.indexOf("running")), data.codes.indexOf(data.names.indexOf("starting")));
     if (under > 0) reveal(box.current, layout.column[under] * size, size);
+    else if (latest) box.current.scrollLeft = box.current.scrollWidth;
   }, [data, width > 0]);
 
   const moveTo = (index, extend) => {

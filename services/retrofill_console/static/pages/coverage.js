@@ -35,7 +35,7 @@ export function codesOf(sent) {
 }
 
 export function Coverage({ name }) {
-  const found = useData(`/api/v1/pipelines/${encodeURIComponent(name)}/coverage`, { concerns: (event) => Boolean(event.backfill_id) });
+  const found = useData(`/api/v1/pipelines/${encodeURIComponent(name)}/coverage`, { concerns: (event) => event.pipeline === name, every: 10_000 });
   return html`<${Loaded} of=${found}>${(sent) => html`<${Drawn} name=${name} sent=${sent} />`}<//>`;
 }
 
@@ -48,7 +48,7 @@ function Drawn({ name, sent }) {
   return html`
     <${Section} title="Coverage" aside=${html`<span class="muted">${data.timezone}</span><span class="spring"></span><${Legend} counts=${data.counts()} />`}>
       <${Grid} data=${data} version=${0} label=${`What was done of ${plural(data.length, "interval")} of ${name}`} describe=${describe}
-        onOpen=${(n) => data.runs[n] && go(`/runs/${data.runs[n]}`)} selection=${selection} onSelect=${setSelection} />
+        onOpen=${(n) => data.runs[n] && go(`/runs/${data.runs[n]}`)} selection=${selection} onSelect=${setSelection} latest />
       ${sent.cut && html`<p class="hint-line muted">Only the latest ${plural(data.length, "interval")} are drawn.</p>`}
       ${selection === null
         ? html`<p class="hint-line muted">The last run of each interval, of whatever backfill. Select a range to run it; a click opens the run.</p>`

@@ -32,7 +32,7 @@ export function DeadlineTable({ rows, of = null }) {
     { title: "Due", of: (row) => html`<${Moment} at=${row.due_at} />` },
     { title: "Counts from", of: (row) => html`${words(row.reference)} <span class="muted">+ ${duration(row.interval_seconds ?? 0)}</span>` },
     { title: "Decided", of: (row) => html`<${Moment} at=${row.decided_at} />` },
-    { title: "Note", of: (row) => row.reason ?? (row.recovered_at ? html`done since <${Moment} at=${row.recovered_at} />` : "") },
+    { title: "Note", of: (row) => row.reason ?? (row.recovered_at ? html`done <${Moment} at=${row.recovered_at} />` : "") },
     { title: "Calls", of: (row) => row.callback ?? "–" },
   ];
   return html`<${Table} label="Deadlines" rows=${rows} keyOf=${(row) => row.id} empty="no deadlines" columns=${columns} />`;

@@ -18,7 +18,7 @@ const COLUMNS = [
   { title: "Pipeline", of: (row) => html`<a class="strong" href=${`/pipelines/${encodeURIComponent(row.name)}`}>${row.name}</a>` },
   { title: "Schedule", of: (row) => html`<code>${row.schedule}</code> <span class="muted">${row.timezone}</span>` },
   { title: "Dates", of: (row) => html`<span class="number">${row.start}${row.end ? ` – ${row.end}` : ""}</span>` },
-  { title: "Tasks", of: (row) => row.tasks.join(", ") },
+  { title: "Tasks", kind: "long", of: (row) => row.tasks.join(", ") },
   { title: "Concurrency", kind: "number", of: (row) => number(row.max_active_runs) },
   { title: "Batch size", of: (row) => `${row.batch_size}${row.batch_mode === "range" ? ", as one range" : ""}` },
   { title: "Pool", of: (row) => row.pool },
