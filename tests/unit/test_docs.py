@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import runpy
@@ -220,6 +221,17 @@ def test_pages_for_users_name_no_tests_and_the_other_pages_name_existing_ones() 
             assert files <= TESTS, f"{page.relative_to(ROOT)}: {files - TESTS}"
         else:
             assert named == [], page.relative_to(ROOT)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_lists_are_lists_on_the_site_too(page: Path) -> None:
+    """MkDocs needs an empty line before a list, and four spaces before what is nested in it. GitHub takes less."""
+    lines = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE).split("\n")
+    item = re.compile(r"(- |\d+\. )")
+    for before, line in itertools.pairwise(lines):
+        assert not (item.match(line) and re.match(r"[^\s\-\d<]", before)), line
+        assert not re.match(r" {1,3}(- |\d+\. )", line), line
+        assert before.strip() or not re.match(r" {1,3}\S", line), line
 
 
 # Words that an American engineer would write otherwise, outside of code. Identifiers and states keep their spelling.
