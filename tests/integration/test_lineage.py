@@ -12,11 +12,12 @@ from confluent_kafka.cimpl import NewTopic
 from tests.support.definitions import daily
 from tests.support.installation import Installation
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.states import AttemptMode
 from retrofill_core.bus.clients import admin, reader
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
 from retrofill_core.domain.undo import undo_of
-from run_starter.executors import LaunchRequest, RunToDo
+from run_starter.executors import LaunchRequest
 from run_starter.host.lineage import event_of, lineage_of, run_uuid
 
 TABLE, FOLDER = PublishedOutput(name="lake.db.t", version="8"), PublishedOutput(name="/data/day=1")
@@ -29,7 +30,7 @@ def day(number: int) -> datetime:
 
 def launch(*run_ids: int, mode: AttemptMode = AttemptMode.EACH) -> LaunchRequest:
     """The launch of one attempt, each of whose runs begins for the second time."""
-    runs = tuple(RunToDo(id, 2, day(n), day(n + 1)) for n, id in enumerate(run_ids, 1))
+    runs = tuple(LaunchedRun(id, 2, day(n), day(n + 1)) for n, id in enumerate(run_ids, 1))
     return LaunchRequest("b", 7, mode, runs, daily("flights"), {}, lease_seconds=15.0)
 
 

@@ -18,13 +18,14 @@ from tests.support.installation import until
 from tests.support.servers import Servers
 from tests.unit.driver.pooled import pids
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.states import AttemptMode
 from retrofill_core.bus.clients import admin, producer, reader
 from retrofill_core.contract.topics import CLI_CLIENT, OPERATOR, RUN_STARTER, Topic
 from retrofill_core.settings import Settings
 from retrofill_tools.admin.access import create_users, table
 from retrofill_tools.stack.layout import Layout
-from run_starter.executors import LaunchRequest, RunToDo
+from run_starter.executors import LaunchRequest
 from run_starter.executors.local_pool import LocalPool
 
 PREFIX = "mutual."
@@ -69,7 +70,7 @@ def starter(
 def publication() -> LaunchRequest:
     """An attempt that needs no Spark: the run was accepted, and had no output."""
     day = datetime(2020, 1, 1, tzinfo=UTC)
-    run = RunToDo(1, 2, day, day.replace(day=2), accepted_attempt=6)
+    run = LaunchedRun(1, 2, day, day.replace(day=2), accepted_attempt=6)
     return LaunchRequest("b", 7, AttemptMode.PUBLISH, (run,), daily(), {}, lease_seconds=60.0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.states import AttemptMode, TaskState
 from retrofill_core.contract.base import Cost
 from retrofill_core.contract.runs import (
@@ -22,7 +23,7 @@ from retrofill_core.contract.runs import (
     TaskReported,
 )
 from retrofill_core.contract.topics import Topic
-from run_starter.executors import LaunchRequest, OnDelivery, RunToDo, TimedOut
+from run_starter.executors import LaunchRequest, OnDelivery, TimedOut
 from run_starter.host.hosting import DriverHost
 from tests.simulation.hanging import hang
 from tests.simulation.places import Ended
@@ -52,7 +53,7 @@ class Driver:
         # The end of the driver's own lease, by its process clock.
         self.alive_until = 0.0
         # Pieces whose staged output is not published yet, and whether that is left to others.
-        self.staged: list[Sequence[RunToDo]] = []
+        self.staged: list[Sequence[LaunchedRun]] = []
         self.gave_up = False
         # The runs whose user code is under way, and the last one that may have begun.
         self.at_runs: frozenset[int] = frozenset()
@@ -169,17 +170,17 @@ class Driver:
                     break
         return self._published()
 
-    def _pieces(self) -> list[tuple[RunToDo, ...]]:
+    def _pieces(self) -> list[tuple[LaunchedRun, ...]]:
         """One by one, all of a range, or what one attempt has staged."""
         if self.launch.mode == AttemptMode.EACH:
             return [(run,) for run in self.launch.runs]
         staged = dict.fromkeys(run.accepted_attempt for run in self.launch.runs)
         return [tuple(run for run in self.launch.runs if run.accepted_attempt == attempt) for attempt in staged]
 
-    def _about(self, run: RunToDo) -> dict[str, Any]:
+    def _about(self, run: LaunchedRun) -> dict[str, Any]:
         return {**self.launch.about, "run_id": run.id, "attempt": run.attempt, "publication": run.publication}
 
-    def _asked(self, what: str, runs: Sequence[RunToDo]) -> Any:
+    def _asked(self, what: str, runs: Sequence[LaunchedRun]) -> Any:
         """Ask the host a question. The host answers in its own process; no answer counts as no."""
         host = self.executor.process
         answer: list[Any] = []
@@ -216,7 +217,7 @@ class Driver:
     def _clock(self) -> float:
         return self.world.scheduler.now + self.process.offset
 
-    def _work(self, runs: Sequence[RunToDo], *, failed: bool) -> bool:
+    def _work(self, runs: Sequence[LaunchedRun], *, failed: bool) -> bool:
         """Run user code. Returns whether it finished and its result was acknowledged.
 
         The driver stops itself once its lease may have ended.
@@ -252,16 +253,16 @@ class Driver:
             return self._stage(runs)
         return all(self._finish(run, error) for run in runs)
 
-    def _tell(self, runs: Sequence[RunToDo], task: str, state: TaskState, error: ErrorInfo | None = None) -> None:
+    def _tell(self, runs: Sequence[LaunchedRun], task: str, state: TaskState, error: ErrorInfo | None = None) -> None:
         for run in runs:
             self._say(TaskReported(**self._about(run), task=task, state=state, error=error))
 
-    def _finish(self, run: RunToDo, error: ErrorInfo | None) -> bool:
+    def _finish(self, run: LaunchedRun, error: ErrorInfo | None) -> bool:
         if error is not None:
             return self._say(RunReported(**self._about(run), state="failed", error=error))
         return self._say(RunReported(**self._about(run), state="succeeded"))
 
-    def _stage(self, runs: Sequence[RunToDo]) -> bool:
+    def _stage(self, runs: Sequence[LaunchedRun]) -> bool:
         """Report staged output, which is published in one go while the next piece is under way."""
         for run in runs:
             path = self.world.places.of(run)
@@ -292,7 +293,7 @@ class Driver:
                 return False
         return self.process.alive and not self.gave_up
 
-    def _publish(self, runs: Sequence[RunToDo]) -> bool:
+    def _publish(self, runs: Sequence[LaunchedRun]) -> bool:
         """Publish the output. Returns whether it finished and its results were acknowledged.
 
         Takes a while, so that faults can hit it.
@@ -309,7 +310,7 @@ class Driver:
             self._put_off = ErrorInfo(type="Conflict", message="another commit came first")
         return all(self._say(RunPublicationPutOff(**self._about(run), error=self._put_off)) for run in runs[now:])
 
-    def _result(self, run: RunToDo) -> Report:
+    def _result(self, run: LaunchedRun) -> Report:
         if self.world.refuses(self.launch, run):
             error = ErrorInfo(type="TableRefuses", message="its column has another type now")
             return RunReported(**self._about(run), state="failed", error=error)

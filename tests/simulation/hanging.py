@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.states import TASK_TIMED_OUT
 from retrofill_core.contract.runs import ErrorInfo
 from retrofill_core.domain.pipeline import PipelineDefinition, TaskDefinition
-from run_starter.executors import RunToDo, TimedOut
+from run_starter.executors import TimedOut
 
 if TYPE_CHECKING:
     from tests.simulation.drivers import Driver
@@ -30,7 +31,7 @@ def limited(definition: PipelineDefinition, kind: str | None, chance: random.Ran
     return definition.model_copy(update=more)
 
 
-def hang(driver: Driver, runs: Sequence[RunToDo], task: TaskDefinition) -> bool:
+def hang(driver: Driver, runs: Sequence[LaunchedRun], task: TaskDefinition) -> bool:
     """A task that does not end until its driver is ended, or ends itself because of the task's limit.
 
     Returns ``False``: the driver reports nothing more.

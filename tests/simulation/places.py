@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from run_starter.executors import LaunchRequest, RunToDo
+from retrofill.protocol.launch import LaunchedRun
+from run_starter.executors import LaunchRequest
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -32,7 +33,7 @@ class Places:
         self._changes = 0
 
     @staticmethod
-    def of(run: RunToDo) -> str:
+    def of(run: LaunchedRun) -> str:
         return f"/table/{run.interval_start.isoformat()}"
 
     def base(self, path: str) -> str:
@@ -44,7 +45,7 @@ class Places:
         self._content[path] = f"somebody's {self._changes}"
         self._world.injected["a place is changed by somebody"] += 1
 
-    def publish(self, launch: LaunchRequest, run: RunToDo) -> Ended:
+    def publish(self, launch: LaunchRequest, run: LaunchedRun) -> Ended:
         """Publish there in one step, as Iceberg does. An undo puts back what was replaced."""
         path, before = self.of(run), self.base(self.of(run))
         if run.id in self._replaced:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill_core.contract.backfills import BackfillPauseRequested, BackfillResumeRequested, RunCancelRequested
 from retrofill_core.contract.topics import RUN_STARTER, Topic
-from run_starter.executors import RunToDo
 from tests.simulation import steps
 from tests.simulation.drivers import Driver
 from tests.simulation.schedule import Scenario, run_until
@@ -133,7 +133,7 @@ def test_a_run_that_is_accepted_before_its_driver_ends_is_published(world: World
     (starter,) = world.alive(RUN_STARTER)
     working = world.working
 
-    def freeze_at_the_second(driver: Driver, runs: Sequence[RunToDo]) -> None:
+    def freeze_at_the_second(driver: Driver, runs: Sequence[LaunchedRun]) -> None:
         working(driver, runs)
         starter.process.frozen = runs[0].id == 2
 

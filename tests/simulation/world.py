@@ -9,11 +9,12 @@ from functools import cache
 from typing import Any
 
 from callback_runner.record import Claim
+from retrofill.protocol.launch import LaunchedRun
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
 from retrofill_core.settings import Settings
 from retrofill_core.store.tables import SERVICE_TABLES
-from run_starter.executors import LaunchRequest, RunToDo
+from run_starter.executors import LaunchRequest
 from tests.simulation import primitives, sizes
 from tests.simulation.bus.broker import Broker, Entry, Headers, ce_id_of
 from tests.simulation.bus.groups import Group
@@ -186,33 +187,33 @@ class World:
 
     # reported by drivers and callback targets
 
-    def fails(self, launch: LaunchRequest, run: RunToDo) -> bool:
+    def fails(self, launch: LaunchRequest, run: LaunchedRun) -> bool:
         """Whether user code fails for this interval. An undo has none."""
         return run.restores is None and (launch.pipeline.name, run.interval_start) in self.failing - self.fixed
 
-    def kills(self, launch: LaunchRequest, run: RunToDo) -> bool:
+    def kills(self, launch: LaunchRequest, run: LaunchedRun) -> bool:
         """Whether user code ends the Spark server for this interval."""
         return run.restores is None and (launch.pipeline.name, run.interval_start) in self.killing
 
-    def hangs(self, launch: LaunchRequest, run: RunToDo) -> bool:
+    def hangs(self, launch: LaunchRequest, run: LaunchedRun) -> bool:
         """Whether user code does not end by itself for this interval."""
         return run.restores is None and (launch.pipeline.name, run.interval_start) in self.hanging
 
-    def stages(self, runs: Sequence[RunToDo]) -> bool:
+    def stages(self, runs: Sequence[LaunchedRun]) -> bool:
         """Whether runs that are executed at once stage their outputs: every second time, and all that undo others."""
         return runs[0].restores is not None or runs[0].id % 2 == 0
 
-    def published_now(self, runs: Sequence[RunToDo]) -> int:
+    def published_now(self, runs: Sequence[LaunchedRun]) -> int:
         """How many of these outputs can be published now, in order. Once the faults are over, all can."""
         if self.healed_at is not None or self.random.random() >= self.put_off:
             return len(runs)
         return self.random.randrange(len(runs))
 
-    def refuses(self, launch: LaunchRequest, run: RunToDo) -> bool:
+    def refuses(self, launch: LaunchRequest, run: LaunchedRun) -> bool:
         """Whether a table refuses the output of this interval for ever."""
         return (launch.pipeline.name, run.interval_start) in self.refusing
 
-    def working(self, driver: Driver, runs: Sequence[RunToDo]) -> None:
+    def working(self, driver: Driver, runs: Sequence[LaunchedRun]) -> None:
         """User code starts; no other attempt may still be at work on these runs."""
         driver.at_runs = frozenset(run.id for run in runs)
         for run in runs:

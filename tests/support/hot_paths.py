@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 
 from backfill_planner.progress import announce
 from deadline_watcher.verdicts import apply_verdicts
+from retrofill.protocol.launch import LaunchedRun
 from retrofill_core.bus.envelope import Record
 from retrofill_core.bus.handler import Received, SetAside
 from retrofill_core.bus.takeover import Ends
@@ -25,7 +26,7 @@ from retrofill_core.store.sql import database_now
 from run_starter.claims.checks import Claims
 from run_starter.claims.starting import Starting
 from run_starter.definitions import Definitions
-from run_starter.executors import Condition, Key, LaunchRequest, RunToDo
+from run_starter.executors import Condition, Key, LaunchRequest
 from run_starter.host.launching import Launching
 from run_starter.reports.handling import handle_reports
 from run_starter.reports.leases import Leases
@@ -180,7 +181,7 @@ def _reports(launch: LaunchRequest, state: Literal["succeeded", "failed"]) -> li
     return [*found, AttemptEnded(**launch.about, state="done", stays=state == "succeeded")]
 
 
-def about_run(launch: LaunchRequest, run: RunToDo) -> dict[str, Any]:
+def about_run(launch: LaunchRequest, run: LaunchedRun) -> dict[str, Any]:
     """The fields that all reports on one of its runs share."""
     return {**launch.about, "run_id": run.id, "attempt": run.attempt}
 

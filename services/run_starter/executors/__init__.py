@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from pydantic import JsonValue
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.protocol.table_output import TableOutput
 from retrofill.states import AttemptMode
 from retrofill_core.contract.runs import ErrorInfo, Report
@@ -24,44 +25,13 @@ NOT_ALLOWED = "NotAllowed"
 
 
 @dataclass(frozen=True)
-class RunToDo:
-    """One run of an attempt. ``attempt``: how often it will have begun.
-
-    With ``accepted_attempt``, only what that attempt staged (``outputs``) is to be published.
-    ``bases``: the state of their places that a review has approved; empty: any. ``over_changes``: it has approved what
-    others have changed. ``tries``: of its tasks, that timed out and ended their drivers. ``restores``: the run that it
-    undoes, which published ``outputs``. ``review``: how often a review had to approve it again. ``over``: it has ended.
-    """
-
-    id: int
-    attempt: int
-    interval_start: datetime
-    interval_end: datetime
-    publication: int = 0
-    accepted_attempt: int | None = None
-    outputs: tuple[str, ...] = ()
-    tries: Mapping[str, int] = field(default_factory=dict)
-    restores: int | None = None
-    review: int = 0
-    over: bool = False
-    bases: tuple[str, ...] = ()
-    over_changes: bool = False
-
-    def as_json(self, zone: ZoneInfo) -> dict[str, Any]:
-        """As part of the ``launch`` message. ``zone``: the pipeline's."""
-        moments = {"interval_start": self.interval_start, "interval_end": self.interval_end}
-        offsets = [_offset(moment, zone) for moment in moments.values()]
-        return {**vars(self), **{name: at.isoformat() for name, at in moments.items()}, "utc_offsets": offsets}
-
-
-@dataclass(frozen=True)
 class LaunchRequest:
     """A request to execute one attempt: all that a driver needs."""
 
     backfill_id: str
     attempt_id: int
     mode: AttemptMode
-    runs: tuple[RunToDo, ...]
+    runs: tuple[LaunchedRun, ...]
     pipeline: PipelineDefinition
     conf: dict[str, JsonValue]
     # The attempt's own, which settings changed later do not affect.
@@ -79,7 +49,7 @@ class LaunchRequest:
     # What it stages waits for a review.
     review: bool = False
     # Of a publication: the other runs whose output the same attempts staged.
-    siblings: tuple[RunToDo, ...] = ()
+    siblings: tuple[LaunchedRun, ...] = ()
     # Of one that only publishes: attempts that may have tried to publish the same before. Their operations must have
     # ended before a failure is reported.
     publishers: tuple[int, ...] = ()
@@ -111,13 +81,20 @@ class LaunchRequest:
     def as_json(self) -> dict[str, Any]:
         """The ``launch`` message to a driver process (``retrofill.protocol.launch``)."""
         zone = ZoneInfo(self.pipeline.timezone)
-        of_runs = {name: [run.as_json(zone) for run in getattr(self, name)] for name in ("runs", "siblings")}
+        of_runs = {name: [_as_json(run, zone) for run in getattr(self, name)] for name in ("runs", "siblings")}
         return {**vars(self), **of_runs, "mode": str(self.mode), "pipeline": self.pipeline.as_json()}
 
 
 def has_tables(outputs: Iterable[str]) -> bool:
     """Whether one of a run's outputs is a table, which only Spark can publish."""
     return any(TableOutput.of(output) is not None for output in outputs)
+
+
+def _as_json(run: LaunchedRun, zone: ZoneInfo) -> dict[str, Any]:
+    """As part of the ``launch`` message. ``zone``: the pipeline's, which the driver's Python may not know."""
+    moments = {"interval_start": run.interval_start, "interval_end": run.interval_end}
+    offsets = [_offset(moment, zone) for moment in moments.values()]
+    return {**vars(run), **{name: at.isoformat() for name, at in moments.items()}, "utc_offsets": offsets}
 
 
 def _offset(moment: datetime, zone: ZoneInfo) -> float:

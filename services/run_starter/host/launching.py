@@ -11,6 +11,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.states import EXECUTES, AttemptMode
 from retrofill.system.crash import crash_point
 from retrofill_core.bus.transaction import Transaction
@@ -20,7 +21,7 @@ from retrofill_core.store import launches, pipelines
 from retrofill_core.store.launches import Earlier
 from retrofill_core.store.rows import Backfill, Run, present
 from run_starter.definitions import Definitions
-from run_starter.executors import Launcher, LaunchRequest, RunToDo
+from run_starter.executors import Launcher, LaunchRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +185,8 @@ def code_of(stored: object) -> CodeLocation | None:
         return None
 
 
-def _executed(row: Run, tries: Mapping[str, int]) -> RunToDo:
-    return RunToDo(
+def _executed(row: Run, tries: Mapping[str, int]) -> LaunchedRun:
+    return LaunchedRun(
         row.id,
         row.attempt + 1,
         row.interval_start,
@@ -196,9 +197,9 @@ def _executed(row: Run, tries: Mapping[str, int]) -> RunToDo:
     )
 
 
-def _published(row: Run, *, forced: bool) -> RunToDo:
+def _published(row: Run, *, forced: bool) -> LaunchedRun:
     outputs = row.outputs or {}
-    return RunToDo(
+    return LaunchedRun(
         row.id,
         row.attempt,
         row.interval_start,

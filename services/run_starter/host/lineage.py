@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from retrofill.log import get_log
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.states import AttemptMode
 from retrofill_core.bus.clients import client_config
 from retrofill_core.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
 from retrofill_core.domain.undo import CODE as UNDO_CODE
 from retrofill_core.settings import Settings
-from run_starter.executors import LaunchRequest, RunToDo
+from run_starter.executors import LaunchRequest
 
 log = get_log(__name__)
 # OpenLineage run ids are UUIDs, derived from the attempt.
@@ -78,7 +79,7 @@ class KafkaLineage:
             log.warning("lineage_not_told", error=str(e), run=run.id, attempt=run.attempt)
 
 
-def event_of(kind: str, namespace: str, launch: LaunchRequest, run: RunToDo, error: ErrorInfo | None) -> Any:
+def event_of(kind: str, namespace: str, launch: LaunchRequest, run: LaunchedRun, error: ErrorInfo | None) -> Any:
     """OpenLineage's event about a run, ``kind`` as in its ``RunState``."""
     from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
     from openlineage.client.facet_v2 import error_message_run, job_type_job, nominal_time_run, parent_run

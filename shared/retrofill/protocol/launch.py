@@ -166,9 +166,9 @@ class LaunchedRun:
     ``attempt``: how often it has begun, this time included. ``publication``: from 1 on, what
     ``accepted_attempt`` staged (``outputs``) is only to be published. ``tries``: of its tasks, that
     timed out and ended their drivers. ``utc_offsets``: of the pipeline's time zone at both ends of
-    the interval, in seconds, for a Python that does not know the zone. ``restores``: the run that
-    this one undoes, which published ``outputs``. ``bases``: the state of the outputs' places that a
-    review has approved; empty: any. ``over_changes``: it has approved what others have changed.
+    the interval, in seconds, for a Python that does not know the zone; in the message only.
+    ``restores``: the run that this one undoes, which published ``outputs``. ``bases``: the state of the
+    outputs' places that a review has approved; empty: any. ``over_changes``: it has approved what others have changed.
     ``review``: how often a review had to approve it again. ``over``: it has ended.
     """
 

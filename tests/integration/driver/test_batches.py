@@ -11,7 +11,8 @@ import pytest
 from tests.integration.driver.world import World, world
 from tests.support.tiers import some
 
-from run_starter.executors import LaunchRequest, RunToDo
+from retrofill.protocol.launch import LaunchedRun
+from run_starter.executors import LaunchRequest
 
 __all__ = ["world"]
 pytestmark = pytest.mark.spark
@@ -53,7 +54,7 @@ def found_by(world: World, run_id: int) -> list[Any]:
     return found
 
 
-def fresh(launch: LaunchRequest, run: RunToDo) -> list[Any]:
+def fresh(launch: LaunchRequest, run: LaunchedRun) -> list[Any]:
     """What a run finds in its session: nothing of another run, and the tags of its attempt and its task."""
     tag = f"retrofill-attempt-{launch.attempt_id}"
     return [False, "3", None, "default", [tag, f"{tag}-run-{run.id}-work"]]

@@ -16,6 +16,7 @@ import pytest
 from tests.support.installation import Installation, until
 from tests.support.loading import definition_of, load_pipelines
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.states import AttemptMode
 from retrofill_core.attempt_logs import folder_of
 from retrofill_core.bus.clients import producer
@@ -24,7 +25,7 @@ from retrofill_core.contract.topics import Topic
 from retrofill_core.settings import Settings
 from retrofill_core.user_code.unpacked import code_of
 from retrofill_tools.client.attempts import OnDisk, lines
-from run_starter.executors import NOT_ALLOWED, Launcher, LaunchRequest, OnDelivery, RunToDo, TimedOut
+from run_starter.executors import NOT_ALLOWED, Launcher, LaunchRequest, OnDelivery, TimedOut
 from run_starter.executors.answers import SOURCE
 from run_starter.executors.build import build_executors
 from run_starter.host.report_wire import ReportWire
@@ -163,15 +164,15 @@ class World:
         self.executors.append(build_executors(self.settings.model_copy(update=more), self.host))
         return self.executors[-1]
 
-    def run(self, attempt: int = 1, day: int = 1) -> RunToDo:
+    def run(self, attempt: int = 1, day: int = 1) -> LaunchedRun:
         """A run of one day of January."""
         start = FIRST + timedelta(days=day - 1)
-        return RunToDo(next(self.ids), attempt, start, start + timedelta(days=1))
+        return LaunchedRun(next(self.ids), attempt, start, start + timedelta(days=1))
 
     def launch(
         self,
         code: str = CODE,
-        runs: Sequence[RunToDo] = (),
+        runs: Sequence[LaunchedRun] = (),
         earlier: Sequence[int] = (),
         folder: Path | None = None,
         **conf: Any,
@@ -217,7 +218,7 @@ class World:
         bodies = [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
         return [b for b in bodies if b["attempt_id"] == launch.attempt_id]
 
-    def fields(self, launch: LaunchRequest, run: RunToDo | None = None) -> list[str]:
+    def fields(self, launch: LaunchRequest, run: LaunchedRun | None = None) -> list[str]:
         """The reports on an attempt, or only on one of its runs, without heartbeats: a short one
         sends none.
         """

@@ -13,10 +13,11 @@ from tests.support.hosts import Ends
 from tests.support.installation import until
 from tests.support.kubernetes_api import KubernetesApi
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.spark.clusters import tag_of
 from retrofill.states import AttemptMode
 from retrofill_core.settings import Settings
-from run_starter.executors import LaunchRequest, RunToDo
+from run_starter.executors import LaunchRequest
 from run_starter.executors.build import dispatch_of
 from run_starter.executors.command import Drivers
 from run_starter.executors.logs import AttemptLogs
@@ -48,7 +49,7 @@ class Starter:
     def launch(self, attempt: int, *earlier: int) -> None:
         day = datetime(2020, 1, 1, tzinfo=UTC)
         definition = daily(executor="spark-submit")
-        run = RunToDo(1, 1, day, day)
+        run = LaunchedRun(1, 1, day, day)
         self.executors.launch(
             LaunchRequest("b", attempt, AttemptMode.EACH, (run,), definition, {}, 60.0, None, earlier)
         )

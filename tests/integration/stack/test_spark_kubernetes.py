@@ -16,10 +16,11 @@ import pytest
 from tests.support.definitions import daily
 from tests.support.hosts import DriverEnd, Ends
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.states import AttemptMode
 from retrofill_core.driver_package import SOURCE, entry
 from retrofill_core.settings import Settings
-from run_starter.executors import LaunchRequest, RunToDo, submission
+from run_starter.executors import LaunchRequest, submission
 from run_starter.executors.spark_submit import SparkSubmit
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -108,7 +109,7 @@ def test_the_pod_of_a_driver_is_as_the_settings_say(api: Api, tmp_path: Path, mo
     day = datetime(2020, 1, 1, tzinfo=UTC)
     host = Ends()
     executor = SparkSubmit(settings, host)
-    run = RunToDo(1, 1, day, day)
+    run = LaunchedRun(1, 1, day, day)
     executor.launch(LaunchRequest("b", 1, AttemptMode.EACH, (run,), daily(), {}, settings.lease_seconds))
     # It never connected, and now it cannot.
     assert host.ended.get(timeout=SECONDS) == DriverEnd(1, begun=None, reported=False, exited=True)

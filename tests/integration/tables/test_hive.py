@@ -13,7 +13,7 @@ from tests.support.lake import Attempt, PublicationFailed, Publisher
 from tests.support.tiers import some
 
 from retrofill.outputs.cannot_stage import CannotStage
-from retrofill.outputs.kept import NotKept
+from retrofill.outputs.kept import NotKept, today
 from retrofill.outputs.tables import hive_records
 
 # The catalog in Spark's memory has the same statements as a metastore, and costs no server of its own.
@@ -182,7 +182,7 @@ def test_what_was_replaced_is_deleted_when_it_is_no_longer_kept(
     lake.undo(3, undoes=2).publish()
     lake.published(4, "c")
     assert len(lake.files()) == 3
-    tomorrow = hive_records.today() + timedelta(days=4)
+    tomorrow = today() + timedelta(days=4)
     monkeypatch.setattr(hive_records, "today", lambda: tomorrow)
     lake.published(5, "d", day=3)
     assert lake.content() == ["1 c", "2 neighbor", "3 d"]

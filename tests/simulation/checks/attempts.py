@@ -7,8 +7,9 @@ from collections import Counter, defaultdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill_core.contract.topics import Topic
-from run_starter.executors import LaunchRequest, RunToDo
+from run_starter.executors import LaunchRequest
 from tests.simulation.checks.base import LIVE, Check, Values, changed
 from tests.simulation.checks.clock import ended_early
 from tests.simulation.memory.rows import Tx
@@ -209,7 +210,7 @@ class Attempts(Check):
             over = over or self.lease_that_ended(launch) == ended
         self.require(not (over and answer), lambda: f"{what} of {launch.key} was answered with yes though it was over")
 
-    def began(self, driver: Driver, run: RunToDo, at_work: list[Driver]) -> None:
+    def began(self, driver: Driver, run: LaunchedRun, at_work: list[Driver]) -> None:
         """A driver starts user code: no other attempt may be at work on the run, or have its number."""
         attempt = driver.launch.attempt_id
         first = self.executed.setdefault((run.id, run.attempt), attempt)

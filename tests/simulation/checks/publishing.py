@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from run_starter.executors import LaunchRequest, RunToDo
+from retrofill.protocol.launch import LaunchedRun
+from run_starter.executors import LaunchRequest
 from tests.simulation.checks.base import Check, Values
 from tests.simulation.memory.rows import Step, Tx
 
@@ -27,7 +28,7 @@ class Publishing(Check):
         # By accepted attempt, of ranges: what its first publisher took for all of its runs.
         self._groups: dict[int, frozenset[int]] = {}
 
-    def begins(self, launch: LaunchRequest, runs: Sequence[RunToDo]) -> None:
+    def begins(self, launch: LaunchRequest, runs: Sequence[LaunchedRun]) -> None:
         """A publisher of a range's runs begins: all of them derive the same group, or a table could not fence them."""
         attempt = runs[0].accepted_attempt or launch.attempt_id
         if self.row("attempt", "id", attempt)["mode"] == "range":

@@ -11,7 +11,7 @@ from tests.simulation.checks.base import LIVE, Check, Values, current
 from tests.simulation.memory.rows import Tx
 
 if TYPE_CHECKING:
-    from run_starter.executors import RunToDo
+    from retrofill.protocol.launch import LaunchedRun
     from tests.simulation.world import World
 
 # Any state of its place.
@@ -43,7 +43,7 @@ class Reviews(Check):
             elif step.table == "backfill":
                 self._backfill(old, new)
 
-    def published(self, run: RunToDo, before: str) -> None:
+    def published(self, run: LaunchedRun, before: str) -> None:
         """A run replaces what was there ``before``."""
         backfill = self.row("backfill", "id", self.row("run", "id", run.id)["backfill_id"])
         if not backfill["review"]:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.states import AttemptMode
 from retrofill_core.contract.runs import Report
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.settings import Settings
-from run_starter.executors import NOT_ALLOWED, LaunchRequest, OnDelivery, RunToDo, TimedOut
+from run_starter.executors import NOT_ALLOWED, LaunchRequest, OnDelivery, TimedOut
 from run_starter.executors.local_pool import LocalPool
 
 # A fake driver that speaks the protocol; conf selects its failure.
@@ -165,7 +166,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def launch(attempt_id: int, run_ids: Sequence[int] = (), **conf: Any) -> LaunchRequest:
     """An attempt. Without ``run_ids``, its only run has the same id."""
     day = datetime(2013, 1, 1, tzinfo=UTC)
-    runs = tuple(RunToDo(id, 1, day, day.replace(day=2)) for id in run_ids or [attempt_id])
+    runs = tuple(LaunchedRun(id, 1, day, day.replace(day=2)) for id in run_ids or [attempt_id])
     return LaunchRequest("b", attempt_id, AttemptMode.EACH, runs, PIPELINE, conf, lease_seconds=60.0)
 
 

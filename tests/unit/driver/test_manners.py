@@ -18,11 +18,12 @@ from tests.support.manners import ENDS, EXITS
 from tests.support.tiers import some
 from tests.unit.driver.pooled import Recorder
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.states import PROCESS_ENDED, AttemptMode
 from retrofill_core.contract.runs import Report, RunReported
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.settings import Settings
-from run_starter.executors import LaunchRequest, OnDelivery, RunToDo, TimedOut, submission
+from run_starter.executors import LaunchRequest, OnDelivery, TimedOut, submission
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.spark_submit import SparkSubmit
 
@@ -99,7 +100,7 @@ class World:
             }
         )
         day = datetime(2013, 1, 1, tzinfo=UTC)
-        runs = (RunToDo(self._attempts, 1, day, day.replace(day=2)),)
+        runs = (LaunchedRun(self._attempts, 1, day, day.replace(day=2)),)
         self.executor.launch(
             LaunchRequest("b", self._attempts, AttemptMode.EACH, runs, definition, {"do": do}, lease_seconds=60.0)
         )

@@ -14,10 +14,11 @@ from tests.support.definitions import daily
 from tests.support.threads import LIMIT, fail_once
 from tests.unit.driver.pooled import Recorder
 
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.spark.clusters import tag_of
 from retrofill.states import AttemptMode
 from retrofill_core.settings import Settings
-from run_starter.executors import LaunchRequest, RunToDo, processes
+from run_starter.executors import LaunchRequest, processes
 from run_starter.executors import clearing as kills
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers
@@ -83,7 +84,7 @@ class Cleared:
 
     def launch(self, *attempts: int, earlier: tuple[int, ...] = (1,), conf: str = "1g") -> None:
         day = datetime(2020, 1, 1, tzinfo=UTC)
-        run = RunToDo(1, 1, day, day)
+        run = LaunchedRun(1, 1, day, day)
         pipeline = daily(spark_conf={"spark.executor.memory": conf})
         for id in attempts:
             launch = LaunchRequest("b", id, AttemptMode.EACH, (run,), pipeline, {}, 60.0, earlier=earlier)

@@ -18,7 +18,7 @@ from retrofill.driver.config import Config
 from retrofill.driver.preparing import Fields
 from retrofill.driver.submit import Submits
 from retrofill.outputs.staging import Staging
-from retrofill.protocol.launch import Launch, Script
+from retrofill.protocol.launch import Launch, LaunchedRun, Script
 from retrofill.spark.home import SparkHome, read_properties
 from retrofill.spark.java import spark_submit_command
 from retrofill.states import AttemptMode
@@ -26,7 +26,7 @@ from retrofill_core.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill_core.driver_package import SOURCE, package
 from retrofill_core.settings import Settings
 from retrofill_tools.stack.spark import connect_command
-from run_starter.executors import LaunchRequest, RunToDo, submission
+from run_starter.executors import LaunchRequest, submission
 from run_starter.executors.command import told
 
 JAVA = Path("/java")
@@ -35,7 +35,7 @@ SECRET = "hunter2-hunter2"
 
 def launch(**conf: str) -> LaunchRequest:
     day = datetime(2020, 1, 1, tzinfo=UTC)
-    runs = tuple(RunToDo(n, 1, day.replace(day=n), day.replace(day=n + 1)) for n in (1, 2))
+    runs = tuple(LaunchedRun(n, 1, day.replace(day=n), day.replace(day=n + 1)) for n in (1, 2))
     return LaunchRequest("b", 1, AttemptMode.EACH, runs, daily(spark_conf=conf), {}, lease_seconds=60.0)
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Iterator, Mapping
 
-from retrofill.outputs.kept import AREA
+from retrofill.outputs.kept import AREA, today
 from retrofill.outputs.tables.group import Group, Member, overlap
 from retrofill.outputs.tables.hive_partitions import Partitions, Spec, describe, files_of, recover, text
 from retrofill.outputs.tables.protocol import OURS, drop, properties_of
@@ -122,11 +122,6 @@ def is_over(name: str) -> bool:
     """Whether a table is a record that is not kept any longer."""
     found = _NAME.match(name)
     return bool(found and found[4] and found[4] < f"{today():%Y%m%d}")
-
-
-def today() -> date:
-    """In UTC."""
-    return datetime.now(timezone.utc).date()
 
 
 def discard(session: Any, name: str) -> None:
