@@ -82,6 +82,8 @@ class Batch:
         self._lost = lost
         self._stuck = stuck
         self._released = False
+        # Of the last piece.
+        self.staging: Staging | None = None
         self._cost: Future[Cost | None] | None = None
 
     def prepare(self) -> Result | None:
@@ -96,7 +98,7 @@ class Batch:
 
     def run(self, piece: Piece, reporter: Reporter) -> Result | None:
         """Run the tasks. Their staged output is published while the next piece is under way."""
-        staging = Staging(self._launch, piece, self._staged_tables)
+        staging = self.staging = Staging(self._launch, piece, self._staged_tables)
         result = self._run_tasks(piece, staging, reporter)
         if not result.succeeded or piece == self._launch.pieces[-1]:
             # While the output is published: the end of a run does not wait for it.

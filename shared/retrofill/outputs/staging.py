@@ -207,6 +207,11 @@ class Staging:
             self.tables.drop_unstaged()
             return outputs
 
+    def own_folders(self) -> set[Path]:
+        """The directories of the runs that have what is staged."""
+        with self._lock:
+            return {own_folder(staged.target, self._key(staged.run)) for staged in self._staged.values()}
+
     def discard(self) -> None:
         """Delete the output of a failed attempt."""
         self.tables.discard()

@@ -37,26 +37,42 @@ class Summary:
 
 def of_table(session: Any, output: TableOutput, interval: Interval, *, staged: bool) -> Summary:
     """Of the interval's rows that are staged for a table, or in it."""
+    return _of(rows_of_table(session, output, interval, staged=staged))
+
+
+def rows_of_table(session: Any, output: TableOutput, interval: Interval, *, staged: bool) -> Any:
+    """Those rows, as a DataFrame."""
     name = output.staged if staged else output.table
     if output.format != "delta":
         # The server may know an older state.
         session.sql(f"REFRESH TABLE {name}")
-    return _of(session.table(name).where(Key.of(output).condition([interval])).drop(*output.filled))
+    return session.table(name).where(Key.of(output).condition([interval])).drop(*output.filled)
 
 
 def of_folder(session: Any, folder: Path) -> Summary | None:
     """Of a directory's files; ``None`` if there is none. Spark must see it under the same path. Raises ``OSError``."""
-    files = [each for each in sorted(folder.rglob("*")) if _is_data(each.relative_to(folder)) and each.is_file()]
     if not folder.is_dir():
         return None
+    files = _data_files(folder)
     size = sum(each.stat().st_size for each in files)
-    formats = {FORMATS.get(_suffix(each)) for each in files}
-    if len(formats) != 1 or None in formats:
+    rows = rows_of_folder(session, folder)
+    if rows is None:
         return Summary(0 if not files else None, {}, size)
-    (format,) = formats
-    read = session.read.format(format).option("header", "true")
-    found = _of(read.load(str(folder)))
+    found = _of(rows)
     return Summary(found.rows, found.columns, size)
+
+
+def rows_of_folder(session: Any, folder: Path) -> Any:
+    """The rows of a directory's files, as a DataFrame; ``None`` if there are none, or not of one format that Spark reads."""
+    formats = {FORMATS.get(_suffix(each)) for each in _data_files(folder)}
+    if len(formats) != 1 or None in formats:
+        return None
+    (format,) = formats
+    return session.read.format(format).option("header", "true").load(str(folder))
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return [each for each in sorted(folder.rglob("*")) if _is_data(each.relative_to(folder)) and each.is_file()]
 
 
 def _is_data(path: Path) -> bool:

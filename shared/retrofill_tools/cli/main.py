@@ -60,6 +60,10 @@ COMMANDS = {
             "show": "Show one pipeline: its schedule, tasks, deadlines and code.",
         },
     ),
+    "test": Listed(
+        "trial:test",
+        "Run a day of a pipeline on a local Spark, without servers, and show what it stages. Publishes nothing.",
+    ),
     "tokens": Listed(
         "tokens:group",
         "Create, list and revoke tokens of the console's users.",
