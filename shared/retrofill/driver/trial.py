@@ -167,6 +167,9 @@ def main(request: Path, result: Path) -> None:
         """End the process: a task goes on, or Spark is gone."""
         record.run(present[0], state="failed", error=as_json(error))
         submits.end()
+        if batch.staging is not None and not asked["keep"]:
+            with suppress(Exception):  # Spark may be gone
+                discard(batch.staging)
         os._exit(1)
 
     def lost(why: str, _: bool) -> None:

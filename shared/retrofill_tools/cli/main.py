@@ -51,6 +51,10 @@ COMMANDS = {
     "completion": Listed(
         "options:completion", "Print a script that completes commands, options, backfills and pipelines."
     ),
+    "test": Listed(
+        "trial:test",
+        "Run a day of a pipeline on a local Spark, without servers, and show what it stages. Publishes nothing.",
+    ),
     "pipelines": Listed(
         "pipelines:group",
         "Apply, list and show pipelines.",
@@ -59,10 +63,6 @@ COMMANDS = {
             "list": "List the applied pipelines.",
             "show": "Show one pipeline: its schedule, tasks, deadlines and code.",
         },
-    ),
-    "test": Listed(
-        "trial:test",
-        "Run a day of a pipeline on a local Spark, without servers, and show what it stages. Publishes nothing.",
     ),
     "tokens": Listed(
         "tokens:group",
