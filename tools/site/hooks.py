@@ -18,6 +18,7 @@ ROOT_PAGES = {
     "benchmarks/peers/RESULTS.md": "benchmarks/peers/RESULTS.md",
     "deploy/README.md": "deploy/README.md",
     "deploy/helm/README.md": "deploy/helm/README.md",
+    "examples/airflow/README.md": "examples/airflow/README.md",
 }
 SOURCES = {place: path for path, place in ROOT_PAGES.items()}
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)((?:#[^)\s]*)?)\)")
