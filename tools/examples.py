@@ -55,7 +55,15 @@ CALLED: Example = {
 }
 PUBLISHED: Example = {"name": "lake.flights.delays", "version": "4407191023815243190", "replaced_change": False}
 SHOW = f"retrofill backfill show {BACKFILL['backfill_id']}"
-ENDED: Example = {**BACKFILL, **RANGE, "undoes": "flights-2012-12", "ended_at": "2026-03-02T09:00:00Z", "command": SHOW}
+ZONE = "America/New_York"
+ENDED: Example = {
+    **BACKFILL,
+    **RANGE,
+    "timezone": ZONE,
+    "undoes": "flights-2012-12",
+    "ended_at": "2026-03-02T09:00:00Z",
+    "command": SHOW,
+}
 
 DEFINITION: Example = {
     "name": "flights_daily",
@@ -244,7 +252,7 @@ BODIES: dict[str, Example] = {
     "BackfillResumeRequested": {"budget": {**BUDGET, "failed_runs": 6}},
     "BackfillCancelRequested": {},
     "RunCancelRequested": {"intervals": ["2013-01-03", "2013-01-04T00:00:00-05:00"], "run_ids": [4110]},
-    "RunRetryRequested": {"intervals": ["2013-01-03", "2013-01-04T00:00:00-05:00"]},
+    "RunRetryRequested": {"intervals": ["2013-01-03", "2013-01-04T00:00:00-05:00"], "latest_code": True},
     "BackfillChangeRequested": {"max_active_runs": 8, "batch_size": 5, "on_run_failure": "continue"},
     "BackfillPlanned": {
         **BACKFILL,
@@ -256,12 +264,16 @@ BODIES: dict[str, Example] = {
         "max_active_runs": 4,
         "pipeline_max_active_runs": 8,
         "undoes": "flights-2012-12",
+        "timezone": ZONE,
+        "code_sha256": CODE,
+        "latest_code": True,
         "planned_at": "2026-03-02T08:00:00Z",
     },
     "BackfillRejected": {
         **BACKFILL,
         "reason": "overlap",
-        "message": "backfill 'flights-winter' is active and has data intervals of the range: wait for it or cancel it",
+        "message": "backfill flights-winter of flights_daily is running and covers 2013-01-01 – 2013-01-31 "
+        "(America/New_York): wait for its end ('retrofill backfill watch flights-winter') or cancel it, or request other dates",
         "conflicting_backfill_id": "flights-winter",
     },
     "BackfillPaused": {
@@ -309,6 +321,10 @@ BODIES: dict[str, Example] = {
         "runs": 2,
         "run_ids": [4134, 4135],
         "intervals": ["2013-01-03T05:00:00Z", "2013-01-04T05:00:00Z"],
+        "code_sha256": CODE,
+        "latest_code": True,
+        "newer_code_sha256": ENVIRONMENT,
+        "undoes": "flights-2012-12",
     },
     "BackfillChanged": {
         **BACKFILL,

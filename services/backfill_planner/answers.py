@@ -184,6 +184,9 @@ def _write(
         max_active_runs=draft.max_active_runs,
         pipeline_max_active_runs=stored.definition.max_active_runs,
         undoes=draft.undoes,
+        timezone=stored.definition.timezone,
+        code_sha256=stored.definition.code.sha256,
+        latest_code=draft.columns.get("code_follows", False),
         planned_at=now,
     )
 

@@ -342,7 +342,10 @@ def retry_runs(tx: Transaction, row: Planned, command: RunRetryRequested, partit
     count, new = _replace(tx, row, decision, alerts_counting_from(alerts, *AT_PLANNING), partitions)
     # Which of the failures were accepted is not known, so those that were count as replaced first:
     # as long as one is left that may not have been, the backfill is paused or cancelled over it.
-    backfills.change(tx.conn, row.id, {"failed_before": max(0, row.failed_before - count)})
+    changes: dict[str, Any] = {"failed_before": max(0, row.failed_before - count)}
+    if command.latest_code:
+        changes["code_follows"] = True
+    backfills.change(tx.conn, row.id, changes)
     if row.state == S.IN_REVIEW:
         # It runs again until the new runs have ended or staged their output as well.
         move(tx, row, S.RUNNING, {"staged_at": None})
@@ -354,7 +357,20 @@ def retry_runs(tx: Transaction, row: Planned, command: RunRetryRequested, partit
         runs=count,
         run_ids=tuple(each.id for each in listed),
         intervals=tuple(each.interval_start for each in listed),
+        **_code(tx, row, latest=row.code_follows or command.latest_code),
     )
+
+
+def _code(tx: Transaction, row: Planned, *, latest: bool) -> dict[str, Any]:
+    """Which code retried runs use, as the reply says it."""
+    planned = row.definition.get("code", {}).get("sha256")
+    if row.undoes is not None:
+        return {"undoes": row.undoes}
+    code = pipelines.codes(tx.conn, [row.pipeline_no]).get(row.pipeline_no)
+    applied = planned if code is None else code.sha256
+    if latest:
+        return {"code_sha256": applied, "latest_code": True}
+    return {"code_sha256": planned, "newer_code_sha256": applied if applied != planned else None}
 
 
 def _retries(tx: Transaction, row: Planned, command: RunRetryRequested) -> RetryRuns | Refuse:
@@ -364,6 +380,8 @@ def _retries(tx: Transaction, row: Planned, command: RunRetryRequested) -> Retry
         return Refuse(f"the backfill is {row.state}: 'retrofill backfill retry {row.id}' requests a new one")
     if command.all_failed == bool(command.intervals):
         return Refuse("it must name runs: give either intervals (logical dates) or all_failed")
+    if command.latest_code and row.undoes is not None:
+        return Refuse("it is an undo, which runs no code of the pipeline: retry it without latest_code (--latest-code)")
     if command.all_failed:
         failed = count_failed(tx.conn, row.id)
         return RetryRuns(None) if failed else Refuse("none of its runs is failed: there is nothing to retry")

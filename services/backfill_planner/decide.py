@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from retrofill.wording import plural
 from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillDiscardRequested,
@@ -176,4 +177,4 @@ def judge(
 def why_failed(runs: Mapping[str, int]) -> str | None:
     """Why a backfill failed, given its number of runs by state."""
     parts = [f"{runs[state]:,} {state}" for state in (RunState.FAILED, RunState.CANCELLED) if runs.get(state)]
-    return f"of {sum(runs.values()):,} runs: {', '.join(parts)}" if parts else None
+    return f"of {plural(sum(runs.values()), 'run')}: {', '.join(parts)}" if parts else None

@@ -173,6 +173,7 @@ def _end(tx: Transaction, row: Planned, state: BackfillState, partitions: int) -
         ended_at=now,
         range_start=row.covers.lower,
         range_end=row.covers.upper,
+        timezone=row.definition.get("timezone", "UTC"),
         undoes=row.undoes,
         command=show_command(row.id),
         **more,

@@ -16,8 +16,10 @@ from typing import Any
 
 from callback_runner.record import Claim
 from retrofill.errors import shortened
+from retrofill.wording import plural
 from retrofill_core.bus.envelope import ID_NAMESPACE
 from retrofill_core.domain.deadline import Scope
+from retrofill_core.domain.schedule import written_range
 
 TITLE_CHARACTERS = 150
 NAME_CHARACTERS = 40
@@ -104,7 +106,7 @@ def _missed_many(event: Event) -> _Said:
         f"{_name(each.get('interval_start'), each.get('task'))} was due {each.get('due_at')}"
         for each in missed[:MAX_LISTED]
     )
-    title = f"{event.get('pipeline')}: {count:,} deadlines {event.get('alert')} missed"
+    title = f"{event.get('pipeline')}: {plural(count, 'deadline')} {event.get('alert')} missed"
     return _Said(title, {}, (*listed, _more(count, len(missed))), "warning")
 
 
@@ -113,19 +115,24 @@ def _failed_runs(event: Event) -> _Said:
     errors = ((each.get("interval_start"), each.get("error") or {}) for each in failed[:MAX_LISTED])
     listed = (f"{start}: {error.get('type', 'failed')}: {error.get('message', '')}" for start, error in errors)
     facts = {"Backfill": event.get("backfill_id"), "Runs done": _of(event.get("runs_done"), event.get("runs"))}
-    runs = "1 run" if count == 1 else f"{count:,} runs"
-    return _Said(f"{event.get('pipeline')}: {runs} failed", facts, (*listed, _more(count, len(failed))))
+    return _Said(f"{event.get('pipeline')}: {plural(count, 'run')} failed", facts, (*listed, _more(count, len(failed))))
 
 
 def _backfill(event: Event, how: str) -> tuple[str, Facts]:
     facts = {
         "Backfill": event.get("backfill_id"),
-        "From": event.get("range_start"),
-        "To": event.get("range_end"),
+        "Range": _range(event),
         "Runs": ", ".join(f"{count:,} {state}" for state, count in sorted(event.get("runs", {}).items())),
     }
     what = f"undo of backfill {event['undoes']}" if event.get("undoes") else "backfill"
     return f"{event.get('pipeline')}: {what} {how}", facts
+
+
+def _range(event: Event) -> str | None:
+    start, end = (event.get(name) for name in ("range_start", "range_end"))
+    if start is None or end is None:
+        return None
+    return written_range(datetime.fromisoformat(start), datetime.fromisoformat(end), event.get("timezone") or "UTC")
 
 
 def _backfill_failed(event: Event) -> _Said:

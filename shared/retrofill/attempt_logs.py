@@ -13,6 +13,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Collection, Sequence
 
+from retrofill.wording import span, times
+
 # Precedes a mark on its way to the log, where it begins a line even if the one before is open.
 SIGN = "\x1eretrofill\x1e"
 _OF_RUN = re.compile(r"=== run (\d+) of ")
@@ -21,8 +23,8 @@ _OF_RUN = re.compile(r"=== run (\d+) of ")
 def of_runs(ids: Sequence[int], start: datetime, end: datetime, number: int) -> str:
     """The mark of a run that begins, or of a range of them. ``number``: how often it has begun."""
     what = f"run {ids[0]}" if len(ids) == 1 else f"{len(ids)} runs, from {ids[0]},"
-    again = "" if number == 1 else f", begun {number} times"
-    return f"=== {what} of {start.isoformat()} – {end.isoformat()}{again} ==="
+    again = "" if number == 1 else f", begun {times(number)}"
+    return f"=== {what} of {span(start, end)}{again} ==="
 
 
 def note(text: str) -> str:

@@ -296,6 +296,10 @@ class Settings(BaseSettings):
         le=65_535,
         description="Its port; in the embedded stack the preferred one, the next free one otherwise",
     )
+    console_url: str | None = Field(
+        None,
+        description="Address at which people reach the console, for 'retrofill open'; the embedded stack knows its own",
+    )
     console_tokens: Path | None = Field(
         None,
         description="File with the roles and hashed tokens of the console's users (retrofill tokens create); read again when "

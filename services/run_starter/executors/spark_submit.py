@@ -191,7 +191,9 @@ class SparkSubmit:
             processes.end(submitted.process)
         reason = processes.exit_reason(submitted.process, submitted.why_lost)
         if submitted.connection is None and not submitted.ending and self._logs is not None:
-            reason += f" before it connected: 'retrofill runs logs {submitted.answers.launch.attempt_id}' says why"
+            reason += (
+                f" before it connected: 'retrofill runs logs attempt:{submitted.answers.launch.attempt_id}' says why"
+            )
         submitted.server.close()
         submitted.folder.remove()
         return reported, reason

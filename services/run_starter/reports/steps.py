@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from retrofill.states import AttemptOutcome, TaskState
+from retrofill.wording import times
 from retrofill_core.contract.base import Cost
 from retrofill_core.contract.runs import ErrorInfo, PublishedOutput, Report, SparkApplication
 from retrofill_core.domain.run import RunState
@@ -71,8 +72,7 @@ def failure(losses: Losses, count: int) -> ErrorInfo:
         _fields_of([loss.attempt for loss in same], reason)
         for reason, same in groupby(losses, lambda loss: loss.reason)
     )
-    times = "once" if count == 1 else f"{count} times"
-    message = f"the driver was lost {times} when the run was retried alone; its losses: {'; '.join(reasons)}"
+    message = f"the driver was lost {times(count)} when the run was retried alone; its losses: {'; '.join(reasons)}"
     return ErrorInfo(type="DriverLost", message=message[:4000])
 
 

@@ -19,6 +19,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from retrofill.outputs.cannot_stage import CannotStage
 from retrofill.outputs.kept import AREA, PLACE, is_of, marker_in, number_of, put_marker, throw_away
+from retrofill.wording import span
 
 # What the folder of an attempt is called: while a task writes, from when it claims its place, and from when it has it.
 WRITING, CLAIMED, SEALED = "writing", "claimed", "publish"
@@ -56,7 +57,7 @@ class Owner:
         return self.pipeline == other.pipeline and self.start <= other.start and other.end <= self.end
 
     def __str__(self) -> str:
-        return f"the interval {self.start.isoformat()} of pipeline {self.pipeline}"
+        return f"the interval {span(self.start, self.end)} of pipeline {self.pipeline}"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ _RANGE_OR_DATES: dict[str, Any] = {"anyOf": [{"required": ["from", "to"]}, {"req
 MAX_LISTED = 1000
 # What is said of runs whose cancel was requested before.
 CANCELLING = "cancelling"
+ZONE = "The pipeline's time zone"
+CODE = "Hash of the shipped code"
 CAUSE = "Who requested it: a user, or on_run_failure after a run failed permanently"
 
 
@@ -218,6 +220,11 @@ class RunRetryRequested(Message):
     of_users: ClassVar[bool] = True
     type: Literal["RunRetryRequested"] = "RunRetryRequested"
     all_failed: bool = Field(False, description="Retry all failed runs, instead of those of intervals")
+    latest_code: bool = Field(
+        False,
+        description="Whether these runs, and all others of the backfill that start from now on, use the code applied last "
+        "when they start, not the code at planning",
+    )
     intervals: tuple[Bound, ...] = Field(
         (), max_length=MAX_NAMED, description="Logical dates; a bare date means all intervals that start on that day"
     )
@@ -268,6 +275,9 @@ class BackfillPlanned(BackfillEvent):
         0, description="Of the runs: how many have an interval of which runs of other intervals have done a part"
     )
     undoes: str | None = Field(None, description="Id of the backfill whose output its runs undo")
+    timezone: str | None = Field(None, description=ZONE)
+    code_sha256: str | None = Field(None, description=f"{CODE} that its runs use")
+    latest_code: bool = Field(False, description="Whether each run uses the code applied last when it starts instead")
     planned_at: Moment = Field(description="When, by the database's clock")
 
 
@@ -335,6 +345,7 @@ class BackfillEnded(BackfillEvent):
     ended_at: Moment | None = Field(None, description="When, by the database's clock")
     range_start: Moment | None = Field(None, description="Start of its first data interval")
     range_end: Moment | None = Field(None, description="End of its last data interval")
+    timezone: str | None = Field(None, description=ZONE)
     undoes: str | None = Field(
         None, description="Id of the backfill whose output its runs have undone, if it is an undo"
     )
@@ -403,6 +414,18 @@ class RunsRetried(BackfillEvent):
 
     type: Literal["RunsRetried"] = "RunsRetried"
     runs: int = Field(ge=1, description="Number of new runs")
+    code_sha256: str | None = Field(
+        None,
+        description=f"{CODE} that they use: that of the backfill's planning, or with latest_code the one applied last",
+    )
+    latest_code: bool = Field(False, description="Whether each run uses the code applied last when it starts")
+    newer_code_sha256: str | None = Field(
+        None,
+        description="Hash of code that was applied since and that they do not use, as latest_code was not requested",
+    )
+    undoes: str | None = Field(
+        None, description="Id of the backfill whose output they undo, without any code of the pipeline"
+    )
     run_ids: tuple[RunId, ...] = Field((), description=f"Ids of the new runs, if they are at most {MAX_LISTED:,}")
     intervals: tuple[Moment, ...] = Field((), description="Starts of their data intervals, in the same order")
 

@@ -11,6 +11,7 @@ from typing import Self
 from pydantic import AwareDatetime, Field, field_validator
 
 from retrofill.states import machine
+from retrofill.wording import plural
 from retrofill_core.domain.data import Data
 from retrofill_core.domain.deadline import FIRST, LAST
 
@@ -126,7 +127,7 @@ class Spent:
 def used_up(budget: Budget, spent: Spent) -> str | None:
     """Which limit is reached, for people. ``None``: no one."""
     if budget.failed_runs is not None and spent.failed_runs >= budget.failed_runs:
-        return f"{spent.failed_runs:,} runs failed, of at most {budget.failed_runs:,} (failed_runs)"
+        return f"{plural(spent.failed_runs, 'run')} failed, of at most {budget.failed_runs:,} (failed_runs)"
     hours = spent.core_seconds / 3600
     if budget.core_hours is not None and hours >= budget.core_hours:
         return f"{hours:,.2f} core-hours were used, of at most {budget.core_hours:g} (core_hours)"

@@ -15,10 +15,10 @@ from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from retrofill_core.domain.backfill import ReprocessBehavior
+from retrofill_core.domain.backfill import BackfillState, ReprocessBehavior
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import NOT_COVERED, Cover, Finished, covers, latest
-from retrofill_core.domain.schedule import Ticks, TooManyIntervals, boundaries, range_bound
+from retrofill_core.domain.schedule import Ticks, TooManyIntervals, boundaries, range_bound, written_range
 from retrofill_core.domain.secrets import secret_in_conf
 
 # A closed range of logical dates; one date twice for that date only.
@@ -274,7 +274,7 @@ def plan(
 ) -> Plan | Rejection:
     """Decide which intervals get a run. ``now`` is from the database's clock."""
     if history.overlapping:
-        return overlap(pipeline.name, history.overlapping[0])
+        return overlap(pipeline.name, pipeline.timezone, history.overlapping[0])
     start, end = _pipeline_dates(pipeline)
     # They rise, so bisection finds where the pipeline's dates and the present cut them.
     first_inside = bisect_left(found.starts, start)
@@ -309,12 +309,22 @@ def plan(
     return made
 
 
-def overlap(pipeline: str, winner: Active) -> Rejection:
-    """The rejection of a request for intervals of an active backfill."""
+# What frees the intervals of an active backfill, by its state.
+FREES = {
+    BackfillState.RUNNING: "wait for its end ('retrofill backfill watch {id}') or cancel it",
+    BackfillState.PAUSED: "resume it ('retrofill backfill resume {id}') or cancel it",
+    BackfillState.IN_REVIEW: "publish or discard it ('retrofill backfill diff {id}' shows what it would change)",
+    BackfillState.CANCELLING: "wait until its last runs have ended ('retrofill backfill watch {id}')",
+}
+
+
+def overlap(pipeline: str, timezone: str, winner: Active) -> Rejection:
+    """The rejection of a request for intervals of an active backfill, with what helps in its state."""
+    frees = FREES[BackfillState(winner.state)].format(id=winner.id)
     return Rejection(
         Reason.OVERLAP,
-        f"backfill {winner.id} of {pipeline} is {winner.state} from {_plain(winner.start)} to "
-        f"{_plain(winner.end)}: wait for it, cancel it, or request a range that does not overlap",
+        f"backfill {winner.id} of {pipeline} is {winner.state.replace('_', ' ')} and covers "
+        f"{written_range(winner.start, winner.end, timezone)}: {frees}, or request other dates",
         winner.id,
     )
 
@@ -396,8 +406,8 @@ def schedule_changed(
     start, end = others[0]
     return Rejection(
         Reason.SCHEDULE_CHANGED,
-        f"{len(others):,} of {len(expected):,} data intervals, like {start.isoformat()} to {end.isoformat()}, are none of "
-        f"{pipeline.schedule} ({pipeline.timezone}), the schedule that {pipeline.name} has by now: request the intervals "
+        f"{len(others):,} of {len(expected):,} data intervals, like {written_range(start, end, pipeline.timezone)}, are none of "
+        f"{pipeline.schedule}, the schedule that {pipeline.name} has by now: request the intervals "
         f"that it has there, 'retrofill backfill create {pipeline.name} {_range(pipeline, first, last)} "
         f"--reprocess {reprocess}', with the options of the first request",
     )

@@ -18,6 +18,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from pydantic import BeforeValidator
 
+from retrofill.wording import span
+
 PRESETS = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -346,6 +348,11 @@ def range_bound(value: date | datetime, timezone: str, *, end: bool) -> datetime
             f"{value.isoformat()} is outside the calendar, which has the years {FIRST_YEAR} to {LAST_YEAR}"
         )
     return moment
+
+
+def written_range(start: datetime, end: datetime, timezone: str) -> str:
+    """The range ``[start, end)`` for people, with its time zone: ``2024-01-01 – 2024-01-31 (Europe/Berlin)``."""
+    return f"{span(start, end, ZoneInfo(timezone))} ({timezone})"
 
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")

@@ -192,7 +192,7 @@ def _planned(
         )
     others = planning.overlapping(conn, undone.pipeline_no, found)
     if others:
-        return overlap(stored.definition.name, others[0])
+        return overlap(stored.definition.name, stored.definition.timezone, others[0])
     made = Plan(found, reasons)
     if made.runs == 0:
         why = ", ".join(f"{count:,} {reason}" for reason, count in made.skipped_counts.items())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -15,7 +15,7 @@ import typer
 from pydantic import ValidationError
 
 from retrofill.errors import WrongUsage
-from retrofill.sdk.names import MAX_BATCH
+from retrofill.sdk.names import MAX_BATCH, seconds_of
 from retrofill_core.contract.backfills import BackfillRequested
 from retrofill_core.contract.base import Undecodable, decode_object, explain
 from retrofill_core.domain.backfill import Budget, OnRunFailure, Publish, ReprocessBehavior
@@ -24,8 +24,12 @@ from retrofill_tools.cli.options import pipeline_names
 from retrofill_tools.client.connect import local_user
 
 Dates = Annotated[
-    str | None,
-    typer.Option("--dates", metavar="DATE,…", help="Logical dates; a day means all intervals that start on it."),
+    list[str] | None,
+    typer.Option(
+        "--dates",
+        metavar="DATE,…",
+        help="Logical dates; a day means all intervals that start on it. With commas, or repeated.",
+    ),
 ]
 BUDGET = typer.Option(
     "--budget",
@@ -52,18 +56,18 @@ class BackfillOptions:
         typer.Option("--dates-file", metavar="FILE", help="A file with logical dates, one per line; - is stdin."),
     ] = None
     max_active_runs: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="Maximum concurrent runs. Default: the pipeline's.")
+        int | None, typer.Option(min=1, max=10_000, help="Maximum concurrency. Default: the pipeline's.")
     ] = None
     batch_size: Annotated[
         int | None,
-        typer.Option(min=1, max=MAX_BATCH, help="Maximum runs of one driver session, below the pipeline's batch_size."),
+        typer.Option(min=1, max=MAX_BATCH, help="Batch size, up to the pipeline's. Default: the pipeline's."),
     ] = None
-    reprocess: Annotated[ReprocessBehavior, typer.Option(help="Which already processed intervals to run again.")] = (
+    reprocess: Annotated[ReprocessBehavior, typer.Option(help="Which processed intervals to run again.")] = (
         ReprocessBehavior.NONE
     )
     backwards: Annotated[bool, typer.Option("--backwards", help="Start with the latest interval.")] = False
     on_run_failure: Annotated[
-        OnRunFailure, typer.Option("--on-run-failure", help="What to do after a run failed permanently.")
+        OnRunFailure, typer.Option("--on-run-failure", help="What to do when a run fails permanently.")
     ] = OnRunFailure.CONTINUE
     conf: Annotated[
         str | None, typer.Option(metavar="JSON|@FILE", help="A JSON object to pass to the tasks, or a file with one.")
@@ -76,7 +80,7 @@ class BackfillOptions:
         bool, typer.Option("--review", help="Publish staged output only after 'retrofill backfill publish ID'.")
     ] = False
     latest_code: Annotated[
-        bool, typer.Option("--latest-code", help="Each run uses the most recently applied code when it starts.")
+        bool, typer.Option("--latest-code", help="Each run uses the code that is applied when it starts.")
     ] = False
     budget: Annotated[str | None, BUDGET] = None
     id: Annotated[str | None, typer.Option("--id", help="The backfill's id. Default: a new one.")] = None
@@ -84,7 +88,7 @@ class BackfillOptions:
     def request(self) -> BackfillRequested:
         """The options as a request. Raises ``WrongUsage``."""
         dates = [*read_dates(self.dates), *_dates_in(self.dates_file)]
-        no_dates, no_range = (self.dates, self.dates_file) == (None, None), (self.from_, self.to) == (None, None)
+        no_dates, no_range = not self.dates and self.dates_file is None, (self.from_, self.to) == (None, None)
         if not (no_dates or dates):
             raise WrongUsage(f"{'--dates' if self.dates_file is None else '--dates-file'} has no date")
         if no_dates == no_range or (no_dates and None in (self.from_, self.to)):
@@ -143,9 +147,24 @@ def read_bound(option: str, text: str) -> date | datetime:
     return bound
 
 
-def read_dates(text: str | None, option: str = "--dates") -> list[date | datetime]:
+def read_dates(texts: Sequence[str] | None, option: str = "--dates") -> list[date | datetime]:
     """Days or moments, separated by commas or white space. Raises ``WrongUsage``."""
-    return [read_bound(option, each) for each in (text or "").replace(",", " ").split()]
+    return [read_bound(option, each) for text in texts or () for each in text.replace(",", " ").split()]
+
+
+def read_since(text: str) -> datetime:
+    """The moment of ``--since``: a day of this machine's time zone, a moment, or an age. Raises ``WrongUsage``."""
+    try:
+        return datetime.now(UTC) - timedelta(seconds=seconds_of(text))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        bound = parse_bound(text.strip())
+        return bound if isinstance(bound, datetime) else datetime.combine(bound, time.min).astimezone()
+    except (ValueError, OverflowError) as e:
+        raise WrongUsage(
+            f"--since {text[:40]}: use an age like 12h or 7d, a day like 2024-01-31, or a datetime with an offset"
+        ) from e
 
 
 def _dates_in(file: str | None) -> list[date | datetime]:
@@ -156,7 +175,7 @@ def _dates_in(file: str | None) -> list[date | datetime]:
         text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise WrongUsage(f"--dates-file: {e}") from e
-    return read_dates(text, "--dates-file")
+    return read_dates([text], "--dates-file")
 
 
 def read_conf(text: str | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import typer
 
 from retrofill.errors import InReview, Interrupted, UserError, WrongUsage
 from retrofill.sdk.names import MAX_BATCH
+from retrofill.wording import plural
 from retrofill_core.contract.backfills import (
     BackfillCancelRequested,
     BackfillChanged,
@@ -26,12 +27,36 @@ from retrofill_core.contract.backfills import (
 from retrofill_core.contract.base import Message
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure
+from retrofill_core.domain.schedule import written_range
 from retrofill_core.settings import Settings
-from retrofill_tools.cli.arguments import BUDGET, BackfillOptions, read_budget, takes_backfill_options
-from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit, backfill_ids
-from retrofill_tools.cli.output import at_once, counts, expectation, moment, print_json, print_table, print_text, warn
+from retrofill_tools.cli.arguments import BUDGET, BackfillOptions, read_budget, read_since, takes_backfill_options
+from retrofill_tools.cli.asking import Yes, confirm
+from retrofill_tools.cli.options import (
+    ANSWER_SECONDS,
+    AsJson,
+    Form,
+    LatestCode,
+    Limit,
+    PipelineFilter,
+    TimeLimit,
+    backfill_ids,
+    takes_form,
+)
+from retrofill_tools.cli.output import (
+    Column,
+    concurrency,
+    counts,
+    expectation,
+    print_json,
+    print_list,
+    print_one,
+    print_text,
+    range_of,
+    short_code,
+    warn,
+)
 from retrofill_tools.cli.showing import print_backfill
-from retrofill_tools.client.backfills import BackfillSummary, describe_backfill, find_backfill, find_backfills
+from retrofill_tools.client.backfills import Search, describe_backfill, find_backfill, find_backfills
 from retrofill_tools.client.connect import load_settings, local_user, reading
 from retrofill_tools.client.kafka import ask
 from retrofill_tools.client.previews import Refusal, look_ahead
@@ -42,7 +67,12 @@ if TYPE_CHECKING:
 
 # That of a UUID, as the ids of requests without one are.
 LONGEST_KEPT_ID = 36
-group = typer.Typer(name="backfill", help="Create, watch, change and cancel backfills.", no_args_is_help=True)
+group = typer.Typer(
+    name="backfill",
+    help="Create, dry-run, list, show, watch, pause, resume, change, retry, cancel and undo backfills; diff, publish or "
+    "discard what is in review.",
+    no_args_is_help=True,
+)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id.", autocompletion=backfill_ids)]
 Watch = Annotated[
@@ -85,43 +115,54 @@ def dry_run(options: BackfillOptions, as_json: AsJson = False) -> None:
 
 
 @group.command("list")
+@takes_form
 def list_(
     pipeline: PipelineFilter = None,
     state: Annotated[list[BackfillState] | None, typer.Option(help="Only backfills in this state; repeatable.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only backfills that failed or have failed runs.")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only backfills that were active since a day, a moment, or an age like 7d."),
+    ] = None,
     limit: Limit = 50,
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """List backfills, newest first."""
+    search = Search(active_since=None if since is None else read_since(since), failed=failed)
     with reading(load_settings()) as conn:
-        found = find_backfills(conn, pipeline, state or [], limit, counted=as_json)
-    if as_json:
-        return print_json(found)
-    return print_table(
-        ["id", "pipeline", "state", "ended", "range (its time zone)"],
-        [[each.id, each.pipeline, each.state, f"{each.ended_runs}/{each.runs}", _range(each)] for each in found],
-        empty="no backfills",
-        # Ids are copied; very long ones would leave no room for the rest.
-        keep=["state", "ended", *(["id"] if all(len(each.id) <= LONGEST_KEPT_ID for each in found) else [])],
-    )
-
-
-def _range(of: BackfillSummary) -> str:
-    """The range in the pipeline's time zone, where days start at midnight."""
-    return f"{moment(of.range_start, of.timezone)} – {moment(of.range_end, of.timezone)}"
+        counted = form not in (Form.TABLE, Form.NAME)
+        found = find_backfills(conn, pipeline, state or [], limit, counted=counted, search=search)
+    # Ids are copied; very long ones would leave no room for the rest.
+    short = all(len(each.id) <= LONGEST_KEPT_ID for each in found)
+    columns = [
+        Column("id", lambda each: each.id, keep=short),
+        Column("pipeline", lambda each: each.pipeline),
+        Column("state", lambda each: each.state, keep=True),
+        Column("ended", lambda each: f"{each.ended_runs}/{each.runs}", keep=True),
+        Column("failed", lambda each: each.by_state.get("failed", 0), wide=True),
+        Column("range (its time zone)", lambda each: range_of(each.range_start, each.range_end, each.timezone)),
+        Column("time zone", lambda each: each.timezone, wide=True),
+        Column("requested (UTC)", lambda each: each.requested_at, wide=True),
+        Column("ended (UTC)", lambda each: each.ended_at, wide=True),
+        Column("requested by", lambda each: each.triggered_by, wide=True),
+        Column("concurrency", lambda each: each.max_active_runs, wide=True),
+    ]
+    print_list(form, found, columns, name=lambda each: each.id, empty="no backfills")
 
 
 @group.command()
+@takes_form
 def show(
     id: Id,
     failures: Annotated[int, typer.Option(min=0, max=10_000, help="Show at most this many failed runs.")] = 10,
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """Show one backfill: counts, speed, failed runs with their errors, skipped intervals."""
     with reading(load_settings()) as conn:
         facts = describe_backfill(conn, find_backfill(conn, id), failures)
-    if as_json:
-        return print_json(facts)
-    return print_backfill(facts)
+    print_one(form, facts, facts.id, lambda: print_backfill(facts))
 
 
 @group.command("watch")
@@ -171,32 +212,41 @@ def publish(
         bool, typer.Option("--force", help="Publish over what somebody has changed since it was compared, too.")
     ] = False,
     watch: Watch = False,
+    yes: Yes = False,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Publish what a backfill in review has staged. What somebody has changed since is reviewed again."""
+    if force:
+        confirm(f"publish backfill {id} over what somebody has changed since", yes=yes)
     _command(id, BackfillPublishRequested(force=force), watch, timeout, as_json)
 
 
 @group.command()
-def discard(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+def discard(
+    id: Id, watch: Watch = False, yes: Yes = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False
+) -> None:
     """Cancel a backfill in review: what it has staged is not published."""
+    confirm(f"discard what backfill {id} has staged", yes=yes)
     _command(id, BackfillDiscardRequested(), watch, timeout, as_json)
 
 
 @group.command()
-def cancel(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+def cancel(
+    id: Id, watch: Watch = False, yes: Yes = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False
+) -> None:
     """Cancel all runs that have not ended."""
+    confirm(f"cancel all unfinished runs of backfill {id}", yes=yes)
     _command(id, BackfillCancelRequested(), watch, timeout, as_json)
 
 
 @group.command()
 def change(
     id: Id,
-    max_active_runs: Annotated[int | None, typer.Option(min=1, max=10_000, help="Maximum concurrent attempts.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, max=MAX_BATCH, help="Maximum runs of an attempt.")] = None,
+    max_active_runs: Annotated[int | None, typer.Option(min=1, max=10_000, help="Maximum concurrency.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, max=MAX_BATCH, help="Batch size.")] = None,
     on_run_failure: Annotated[
-        OnRunFailure | None, typer.Option(help="What to do after a run failed permanently from now on.")
+        OnRunFailure | None, typer.Option(help="What to do when a run fails permanently from now on.")
     ] = None,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
@@ -209,17 +259,28 @@ def change(
 
 
 @group.command()
-def retry(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
-    """Retry all failed runs. Of an ended backfill, request its failed and cancelled ones again."""
+def retry(
+    id: Id,
+    latest_code: LatestCode = False,
+    watch: Watch = False,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Retry all failed runs. Of an ended backfill, request its failed and canceled ones again.
+
+    A retry in an active backfill uses the code that the backfill was planned with, unless --latest-code is given. A new
+    backfill uses the code that is applied now.
+    """
     settings = load_settings()
     with reading(settings) as conn:
         found = find_backfill(conn, id)
         again = None if found.ended_at is None else requested_again(conn, found, local_user())
     if again is None:
-        return _command(id, RunRetryRequested(all_failed=True), watch, timeout, as_json)
+        return _command(id, RunRetryRequested(all_failed=True, latest_code=latest_code), watch, timeout, as_json)
     if again.note is not None:
         warn([again.note])
-    return _command(str(uuid.uuid4()), again.request, watch, timeout, as_json)
+    request = again.request.model_copy(update={"latest_code": True}) if latest_code else again.request
+    return _command(str(uuid.uuid4()), request, watch, timeout, as_json)
 
 
 @group.command()
@@ -235,6 +296,7 @@ def undo(
     ] = False,
     new_id: Annotated[str | None, typer.Option("--id", help="The new backfill's id. Default: a new one.")] = None,
     watch: Watch = False,
+    yes: Yes = False,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -246,6 +308,8 @@ def undo(
         return preview_undo(request, as_json=as_json)
     if new_id is not None and not new_id.strip():
         raise WrongUsage("--id is empty")
+    if not review:
+        confirm(f"restore what the runs of backfill {id} replaced", yes=yes)
     return _command(new_id or str(uuid.uuid4()), request, watch, timeout, as_json)
 
 
@@ -279,8 +343,8 @@ def _finish(settings: Settings, id: str, answer: Message, *, watching: bool, as_
 
 def _summary(answer: Message, id: str) -> str:
     if isinstance(answer, BackfillPlanned):
-        first, end = moment(answer.range_start), moment(answer.range_end)
-        limit = at_once(answer.max_active_runs, answer.pipeline_max_active_runs, " at once")
+        covers = written_range(answer.range_start, answer.range_end, answer.timezone or "UTC")
+        limit = concurrency(answer.max_active_runs, answer.pipeline_max_active_runs)
         what = "" if answer.undoes is None else f", which undo backfill {answer.undoes}"
         skipped = f"\n  skipped: {counts(answer.skipped)}" if answer.skipped else ""
         if answer.recognized:
@@ -290,17 +354,41 @@ def _summary(answer: Message, id: str) -> str:
                 f"\n  {answer.partly_done:,} of the runs have intervals that runs of other intervals have done in part"
             )
         return (
-            f"backfill {id}: {answer.runs:,} runs of {answer.pipeline}, {limit}{what}\n  {first} – {end} (UTC){skipped}"
+            f"backfill {id}: {plural(answer.runs, 'run')} of {answer.pipeline}, concurrency {limit}{what}\n"
+            f"  {covers}{skipped}\n  {planned_code(answer)}"
         )
     if isinstance(answer, RunsRetried):
-        return f"backfill {id}: retrying {answer.runs:,} {'run' if answer.runs == 1 else 'runs'}"
+        return retrying(id, answer)
     if isinstance(answer, BackfillChanged):
-        limit = at_once(answer.max_active_runs, answer.pipeline_max_active_runs, " attempts at once")
+        limit = concurrency(answer.max_active_runs, answer.pipeline_max_active_runs)
         return (
-            f"backfill {id}: at most {limit}, of at most {answer.batch_size:,} "
-            f"{'run' if answer.batch_size == 1 else 'runs'} each; on a run's failure: {answer.on_run_failure}"
+            f"backfill {id}: concurrency {limit}, batch size {answer.batch_size:,}, on run failure: "
+            f"{answer.on_run_failure}"
         )
     return f"backfill {id}: {answer.type.removeprefix('Backfill').lower()}"
+
+
+def planned_code(answer: BackfillPlanned) -> str:
+    """Which code the runs of a new backfill use."""
+    if answer.undoes is not None:
+        return "code: none of the pipeline's"
+    if answer.latest_code:
+        return "code: at each start, what is applied then"
+    return f"code: {short_code(answer.code_sha256)}"
+
+
+def retrying(id: str, answer: RunsRetried) -> str:
+    """What is retried, and with which code."""
+    if answer.undoes is not None:
+        return f"backfill {id}: retrying {plural(answer.runs, 'run')}"
+    code = short_code(answer.code_sha256)
+    if answer.latest_code:
+        how = f"with the code that is applied when they start (now: {code})"
+    else:
+        how = f"with the code that the backfill was planned with ({code})"
+    if answer.newer_code_sha256 is not None:
+        how += f"; newer code is applied ({short_code(answer.newer_code_sha256)}): --latest-code uses it"
+    return f"backfill {id}: retrying {plural(answer.runs, 'run')} {how}"
 
 
 def _watch(settings: Settings, id: str, as_json: bool) -> Progress:

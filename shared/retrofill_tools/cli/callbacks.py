@@ -13,8 +13,8 @@ from retrofill_core.contract.deadlines import CallbackReplayed, CallbackReplayRe
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.callback import CallbackState, shown
 from retrofill_core.settings import Settings
-from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
-from retrofill_tools.cli.output import print_facts, print_json, print_table, print_text
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Form, Limit, PipelineFilter, TimeLimit, takes_form
+from retrofill_tools.cli.output import Column, instant, print_facts, print_json, print_list, print_one, print_text
 from retrofill_tools.client.connect import load_settings, reading
 from retrofill_tools.client.deadlines import Callback, FullCallback, failed_callbacks, find_callback, find_callbacks
 from retrofill_tools.client.kafka import ask
@@ -23,57 +23,51 @@ group = typer.Typer(name="callbacks", help="List, show and replay callbacks.", n
 
 
 @group.command("list")
+@takes_form
 def list_(
     state: Annotated[CallbackState | None, typer.Option(help="Only callbacks in this state.")] = None,
     pipeline: PipelineFilter = None,
     backfill: Annotated[str | None, typer.Option(metavar="ID", help="Only this backfill.")] = None,
     limit: Limit = 50,
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """List callbacks, newest first."""
     with reading(load_settings()) as conn:
         found = find_callbacks(conn, {"state": state, "pipeline": pipeline, "backfill_id": backfill}, limit)
-    if as_json:
-        print_json(found)
+    columns = [
+        Column("id", lambda each: str(each.deadline_id), keep=True),
+        Column("callback", lambda each: each.name),
+        Column("pipeline", lambda each: each.pipeline),
+        Column("called on", _called_on),
+        Column("state", lambda each: each.state, keep=True),
+        Column("calls", lambda each: each.attempts, keep=True),
+        Column("backfill", lambda each: each.backfill_id, wide=True),
+        Column("last error", lambda each: " ".join((each.last_error or "").split())[:200]),
+    ]
+    print_list(form, found, columns, name=lambda each: each.deadline_id, empty="no callbacks")
+    if form not in (Form.TABLE, Form.WIDE):
         return
-    print_table(
-        ["id", "callback", "pipeline", "called on", "state", "calls", "last error"],
-        [
-            [
-                str(row.deadline_id),
-                row.name,
-                row.pipeline,
-                _called_on(row),
-                row.state,
-                row.attempts,
-                " ".join((row.last_error or "").split())[:200],
-            ]
-            for row in found
-        ],
-        empty="no callbacks",
-        keep=["id", "state", "calls"],
-    )
     for since, name in sorted({(row.receiver_down_since, row.name) for row in found if row.receiver_down_since}):
-        print_text(
-            f"{name} has been down since {since:%Y-%m-%d %H:%M:%S} UTC: what waits for it is called once it is back"
-        )
+        print_text(f"{name} has been down since {instant(since)} UTC: what waits for it is called once it is back")
 
 
 @group.command()
+@takes_form
 def show(
     id: Annotated[
         int, typer.Argument(metavar="ID", min=1, max=MAX_INT, help="The callback's id, which is its deadline's.")
     ],
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """Show one callback: its target, arguments and outcome."""
     with reading(load_settings()) as conn:
         found = find_callback(conn, id)
     if found is None:
         raise UserError(f"there is no callback {id}: see 'retrofill callbacks list'")
-    if as_json:
-        return print_json(found[0])
-    return _print_callback(*found)
+    callback, collects = found
+    print_one(form, callback, callback.deadline_id, lambda: _print_callback(callback, collects))
 
 
 def _print_callback(row: FullCallback, collects: bool) -> None:

@@ -11,12 +11,14 @@ import typer
 from confluent_kafka import Consumer
 
 from retrofill.errors import UserError, WrongUsage
+from retrofill.wording import plural
 from retrofill_core.contract.backfills import BackfillCommandRejected, BackfillRejected
 from retrofill_core.contract.deadlines import CallbackReplayRejected
 from retrofill_core.contract.pipelines import PipelineRejected
 from retrofill_core.contract.topics import Topic
-from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
-from retrofill_tools.cli.output import is_confirmed, moment, print_json, print_text
+from retrofill_tools.cli.asking import Yes, confirm
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Form, Limit, TimeLimit, takes_form
+from retrofill_tools.cli.output import instant, print_document, print_json, print_list, print_text
 from retrofill_tools.client.connect import load_settings
 from retrofill_tools.client.dead_letters import Letter, find_letter, newest, origin_of, read_range, republish
 from retrofill_tools.client.kafka import bounds_of, delete_before, partitions_of, reading_topics
@@ -27,13 +29,17 @@ group = typer.Typer(
 
 
 @group.command("list")
-def list_(limit: Limit = 50, as_json: AsJson = False) -> None:
+@takes_form
+def list_(limit: Limit = 50, *, form: Form) -> None:
     """List dead letters, newest first."""
     settings = load_settings()
+    whole = form in (Form.JSON, Form.YAML)
     with reading_topics(settings) as consumer:
-        letters = newest(consumer, settings.topic_prefix + Topic.DEAD_LETTERS, limit, None if as_json else 0)
-    if as_json:
-        return print_json([letter.as_json() for letter in letters])
+        letters = newest(consumer, settings.topic_prefix + Topic.DEAD_LETTERS, limit, None if whole else 0)
+    if whole:
+        return print_document(form, [letter.as_json() for letter in letters])
+    if form == Form.NAME:
+        return print_list(form, letters, [], name=lambda each: each.place, empty="")
     return _print_letters(letters)
 
 
@@ -42,7 +48,7 @@ def _print_letters(letters: Sequence[Letter]) -> None:
     if not letters:
         print_text("no dead letters")
     for letter in letters:
-        at = moment(datetime.fromtimestamp(letter.timestamp_ms // 1000, UTC))
+        at = instant(datetime.fromtimestamp(letter.timestamp_ms // 1000, UTC))
         key = "–" if letter.key is None else letter.key.decode("utf-8", "replace")
         print_text(f"{letter.place}  {at} UTC  {letter.ours('origin_topic')}  {key[:80]}")
         print_text(f"    {letter.ours('reason')}")
@@ -75,7 +81,7 @@ def drop(
         typer.Argument(metavar="[P:O]", help="The last letter to drop; earlier ones in its partition are dropped too."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Drop all current letters of all partitions.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete dead letters: P:O and all before it in its partition, or all.
@@ -91,21 +97,14 @@ def drop(
     with reading_topics(settings) as consumer:
         doomed = up_to(consumer, topic, last)
     count = sum(doomed.counts.values())
-    if count and not yes:
-        what = "all of them" if last is None else f"those of partition {last.partition} up to {place}"
-        if not is_confirmed(f"permanently delete {named(count)}, {what}?"):
-            raise UserError("nothing was deleted (use --yes to skip this question)")
     if count:
+        what = "all of them" if last is None else f"those of partition {last.partition} up to {place}"
+        confirm(f"permanently delete {plural(count, 'dead letter')}, {what}", yes=yes)
         delete_before(settings, topic, doomed.ends)
     if as_json:
         print_json({"dropped": count, "by_partition": doomed.counts})
     else:
-        print_text(f"dropped {named(count)}")
-
-
-def named(count: int) -> str:
-    """``1 dead letter``, ``2 dead letters``."""
-    return f"{count:,} dead letter{'' if count == 1 else 's'}"
+        print_text(f"dropped {plural(count, 'dead letter')}")
 
 
 @dataclass(frozen=True)

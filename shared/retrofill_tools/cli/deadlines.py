@@ -14,8 +14,8 @@ from retrofill.sdk.names import seconds_of
 from retrofill_core.contract.base import MAX_INT
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.deadline import DeadlineState
-from retrofill_tools.cli.options import AsJson, Limit, PipelineFilter
-from retrofill_tools.cli.output import print_facts, print_json, print_table, print_text
+from retrofill_tools.cli.options import Form, Limit, PipelineFilter, takes_form
+from retrofill_tools.cli.output import Column, print_facts, print_list, print_one, print_text
 from retrofill_tools.client.connect import load_settings, reading
 from retrofill_tools.client.deadlines import CalledDeadline, Deadline, find_deadline, find_deadlines
 from retrofill_tools.client.kafka import follow
@@ -24,6 +24,7 @@ group = typer.Typer(name="deadlines", help="List and show deadlines, watch misse
 
 
 @group.command("list")
+@takes_form
 def list_(
     state: Annotated[DeadlineState | None, typer.Option(help="Only deadlines in this state.")] = None,
     pipeline: PipelineFilter = None,
@@ -32,7 +33,8 @@ def list_(
         str | None, typer.Option(metavar="TIME", help="Only armed ones due within 90s, 5m, 2h …, earliest first.")
     ] = None,
     limit: Limit = 50,
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """List deadlines, latest first."""
     if due_within is not None and state not in (None, DeadlineState.ARMED):
@@ -41,14 +43,16 @@ def list_(
     filters = {"state": state, "pipeline": pipeline, "backfill_id": backfill}
     with reading(load_settings()) as conn:
         rows = find_deadlines(conn, filters, limit, soon)
-    if as_json:
-        return print_json(rows)
-    return print_table(
-        ["id", "alert", "pipeline", "of", "due (UTC)", "state", "why"],
-        [[str(r.id), r.alert, r.pipeline, _subject(r), r.due_at, r.state, _why(r)] for r in rows],
-        empty="no deadlines",
-        keep=["id", "state"],
-    )
+    columns = [
+        Column("id", lambda each: str(each.id), keep=True),
+        Column("alert", lambda each: each.alert),
+        Column("pipeline", lambda each: each.pipeline),
+        Column("of", _subject),
+        Column("due (UTC)", lambda each: each.due_at),
+        Column("state", lambda each: each.state, keep=True),
+        Column("why", _why),
+    ]
+    print_list(form, rows, columns, name=lambda each: each.id, empty="no deadlines")
 
 
 def _duration(text: str) -> timedelta:
@@ -71,18 +75,22 @@ def _why(row: Deadline) -> str:
 
 
 @group.command()
+@takes_form
 def show(
     id: Annotated[int, typer.Argument(metavar="ID", min=1, max=MAX_INT, help="The deadline's id.")],
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """Show one deadline: what it is for, when it is due, and its outcome."""
     with reading(load_settings()) as conn:
         row = find_deadline(conn, id)
     if row is None:
         raise UserError(f"there is no deadline {id}: see 'retrofill deadlines list'")
-    if as_json:
-        return print_json(row)
-    return print_facts(
+    print_one(form, row, row.id, lambda: _print_deadline(row))
+
+
+def _print_deadline(row: CalledDeadline) -> None:
+    print_facts(
         {
             "id": str(row.id),
             "alert": row.alert,

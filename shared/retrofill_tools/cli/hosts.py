@@ -10,8 +10,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.errors import UserError
 from retrofill_core.settings import NotConfigured, Settings
-from retrofill_tools.cli.options import AsJson
-from retrofill_tools.cli.output import moment, print_json, print_table, warn
+from retrofill_tools.cli.options import Form, takes_form
+from retrofill_tools.cli.output import Column, print_list, warn
 from retrofill_tools.client.connect import load_settings, reading
 from retrofill_tools.client.hosts import (
     Host,
@@ -21,17 +21,24 @@ from retrofill_tools.client.hosts import (
     why_unserved,
 )
 
-pools = typer.Typer(name="pools", help="Show pools of drivers.", no_args_is_help=True)
+pools = typer.Typer(name="pools", help="List pools of drivers.", no_args_is_help=True)
 
 
-def list_hosts(as_json: AsJson = False) -> None:
+HOSTS = [
+    Column("host", lambda each: each.name, keep=True),
+    Column("pool", lambda each: each.pool, keep=True),
+    Column("seats", lambda each: _seats(each), keep=True),
+    Column("started (UTC)", lambda each: each.started_at),
+    Column("its drivers", lambda each: each.note or ""),
+]
+
+
+@takes_form
+def list_hosts(*, form: Form) -> None:
     """List run-starters with their seats, and why drivers do not start."""
     with reading(load_settings()) as conn:
         rows = find_hosts(conn)
-    if as_json:
-        print_json(rows)
-    else:
-        print_hosts(rows)
+    print_hosts(rows, form)
 
 
 def known() -> tuple[list[Host], list[Pool]]:
@@ -44,13 +51,8 @@ def known() -> tuple[list[Host], list[Pool]]:
         return [], []
 
 
-def print_hosts(rows: list[Host]) -> None:
-    print_table(
-        ["host", "pool", "seats", "started (UTC)", "its drivers"],
-        [[row.name, row.pool, _seats(row), moment(row.started_at), row.note or ""] for row in rows],
-        empty="no run-starter is alive",
-        keep=["host", "pool", "seats"],
-    )
+def print_hosts(rows: list[Host], form: Form = Form.TABLE) -> None:
+    print_list(form, rows, HOSTS, name=lambda each: each.name, empty="no run-starter is alive")
 
 
 def _seats(of: Host) -> str:
@@ -60,28 +62,27 @@ def _seats(of: Host) -> str:
 
 
 @pools.command("list")
-def list_pools(as_json: AsJson = False) -> None:
+@takes_form
+def list_pools(*, form: Form) -> None:
     """List the pools that are served or used, with hosts, seats and versions."""
     with reading(load_settings()) as conn:
         found = find_pools(conn, find_hosts(conn))
-    if as_json:
-        return print_json(found)
-    return print_table(
-        ["pool", "hosts", "slots", "free", "Python", "Spark", "pipelines", "Spark lost"],
-        [
-            [
-                each.pool,
-                each.hosts or "nobody serves it",
-                *(each.slots, each.free),
-                *(", ".join(versions) or "-" for versions in (each.python, each.spark)),
-                each.pipelines,
-                f"in {each.spark_lost} of {each.of_minutes} minutes" if each.spark_lost else "-",
-            ]
-            for each in found
-        ],
-        empty="no run-starter is alive, and no pipeline is applied",
-        keep=["pool", "hosts", "slots", "free"],
-    )
+    columns = [
+        Column("pool", lambda each: each.pool, keep=True),
+        Column("hosts", lambda each: each.hosts or "nobody serves it", keep=True),
+        Column("slots", lambda each: each.slots, keep=True),
+        Column("free", lambda each: each.free, keep=True),
+        Column("Python", lambda each: ", ".join(each.python) or "-"),
+        Column("Spark", lambda each: ", ".join(each.spark) or "-"),
+        Column("pipelines", lambda each: each.pipelines),
+        Column("Spark lost", _spark_lost),
+    ]
+    empty = "no run-starter is alive, and no pipeline is applied"
+    print_list(form, found, columns, name=lambda each: each.pool, empty=empty)
+
+
+def _spark_lost(of: Pool) -> str:
+    return f"in {of.spark_lost} of {of.of_minutes} minutes" if of.spark_lost else "-"
 
 
 def warn_of_unserved(settings: Settings, pools: Iterable[str]) -> None:

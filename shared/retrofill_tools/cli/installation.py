@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_conf, masked_remote
 from retrofill.sdk.names import seconds_of
 from retrofill.system.crash import arm
+from retrofill.wording import plural
 from retrofill_core.bus.clients import explain
 from retrofill_core.contract.topics import CLI_CLIENT
 from retrofill_core.settings import Settings
@@ -29,8 +29,9 @@ from retrofill_tools.admin.purge import CannotExport, CannotPurge, Purge, Purged
 from retrofill_tools.admin.recovery import Found, find
 from retrofill_tools.admin.recovery import recover as go_on
 from retrofill_tools.admin.topics import TopicsDiffer, compare_topics
+from retrofill_tools.cli.asking import Yes, confirm
 from retrofill_tools.cli.options import AsJson
-from retrofill_tools.cli.output import console, counts, is_confirmed, moment, print_json, print_table, print_text
+from retrofill_tools.cli.output import console, counts, instant, print_json, print_table, print_text
 from retrofill_tools.client.connect import checked_settings, load_settings
 
 PLAN = """It will
@@ -85,15 +86,11 @@ def _compare(settings: Settings) -> None:
         raise UserError(lines[0])
 
 
-def recover(
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False, as_json: AsJson = False
-) -> None:
+def recover(yes: Yes = False, as_json: AsJson = False) -> None:
     """Repair the state after a Postgres restore or failover that may have lost commits.
 
     Stop the services first.
     """
-    if as_json and not yes:
-        raise WrongUsage("--json requires --yes: nobody reads the question")
     settings = checked_settings()
     arm(settings.crash_point)
     engine = make_engine(settings.dsn_of("owner"), f"{CLI_CLIENT}-recover", pool_size=2)
@@ -109,8 +106,7 @@ def recover(
         found = find(settings, engine)
         if not as_json:
             _show(found)
-        if not yes:
-            _confirm()
+        confirm("repair the state", yes=yes)
         done = go_on(settings, engine, found)
     finally:
         engine.dispose()
@@ -119,7 +115,7 @@ def recover(
     for name, count in done.dropped.items():
         print_text(f"{name}: its events were behind Kafka's; pending events dropped as already published: {count:,}")
     print_text(
-        f"recovered (generation {done.generation}): {done.requeued:,} live runs are queued again. Start the services"
+        f"recovered (generation {done.generation}): live runs that are queued again: {done.requeued:,}. Start the services"
     )
     return None
 
@@ -130,14 +126,6 @@ def _show(found: Found) -> None:
     if not found.signs:
         print_text("found: no sign that Postgres lost commits")
     print_text(PLAN)
-
-
-def _confirm() -> None:
-    """Raises ``UserError`` unless the answer is yes."""
-    if not sys.stdin.isatty():
-        raise UserError("nothing was changed: run this on a terminal, or use --yes")
-    if not is_confirmed("continue?"):
-        raise UserError("nothing was changed (use --yes to skip this question)")
 
 
 def config(as_json: AsJson = False) -> None:
@@ -177,10 +165,13 @@ def purge(
         typer.Option(metavar="FOLDER", help="First write what is deleted to Parquet files in this directory."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete backfills that ended long ago, except runs that later backfills depend on."""
     age = read_age(older_than)
+    if not dry_run:
+        confirm(f"permanently delete backfills that ended more than {older_than} ago", yes=yes)
     settings = load_settings()
     arm(settings.crash_point)
     engine = make_engine(settings.dsn_of("owner"), f"{CLI_CLIENT}-purge", pool_size=2)
@@ -220,9 +211,9 @@ def _document(done: Purged) -> dict[str, Any]:
 def _print(done: Purged, export: Path | None, *, dry_run: bool) -> None:
     verb = "would be deleted" if dry_run else "deleted"
     rows = [(name, number) for name, number in done.rows.items() if number]
-    print_table(["table", f"rows {verb}"], rows, empty=f"nothing ended before {moment(done.cutoff)} (UTC) that can go")
+    print_table(["table", f"rows {verb}"], rows, empty=f"nothing ended before {instant(done.cutoff)} (UTC) that can go")
     if export is not None and done.files:
-        print_text(f"exported to {done.files:,} files in {export}")
+        print_text(f"exported to {plural(done.files, 'file')} in {export}")
     if done.held:
         print_text(f"backfills that cannot be purged yet: {counts(done.held)}")
 
@@ -249,4 +240,4 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[Purged], None]]:
 
 
 def _summary(done: Purged) -> str:
-    return f"{done.backfills:,} backfills checked, {done.rows.total():,} rows"
+    return f"{plural(done.backfills, 'backfill')} checked, {plural(done.rows.total(), 'row')}"

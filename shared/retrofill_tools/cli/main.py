@@ -33,6 +33,7 @@ COMMANDS = {
     "status": Listed("stack:status", "Show the state of all parts, their addresses, and the seats of run-starters."),
     "logs": Listed("stack:logs", "Show the log of a part. Those of attempts: retrofill runs logs."),
     "service": Listed("stack:service", "Run one more replica of a service in the foreground."),
+    "open": Listed("stack:open_", "Open the console's page of a backfill, or of all, in a browser."),
     "console": Listed("stack:console", "Serve the web page in the foreground, also for an installation elsewhere."),
     "hosts": Listed("hosts:list_hosts", "List run-starters with their seats, and why drivers do not start."),
     "init": Listed(
@@ -57,11 +58,12 @@ COMMANDS = {
     ),
     "pipelines": Listed(
         "pipelines:group",
-        "Apply, list and show pipelines.",
+        "Apply, list, show and delete pipelines.",
         {
             "apply": "Apply the pipelines of a Python file or module.",
             "list": "List the applied pipelines.",
             "show": "Show one pipeline: its schedule, tasks, deadlines and code.",
+            "delete": "Delete a pipeline: no backfill of it can be created any more.",
         },
     ),
     "tokens": Listed(
@@ -75,21 +77,22 @@ COMMANDS = {
     ),
     "places": Listed(
         "places:group",
-        "Give up directories that belong to intervals.",
+        "Release directories that belong to intervals.",
         {
             "release": "Let other intervals and pipelines publish to directories. What is published stays as it is.",
         },
     ),
     "pools": Listed(
         "hosts:pools",
-        "Show pools of drivers.",
+        "List pools of drivers.",
         {
             "list": "List the pools that are served or used, with hosts, seats and versions.",
         },
     ),
     "backfill": Listed(
         "backfills:group",
-        "Create, watch, change and cancel backfills.",
+        "Create, dry-run, list, show, watch, pause, resume, change, retry, cancel and undo backfills; diff, publish or "
+        "discard what is in review.",
         {
             "create": "Request a backfill and wait for the reply.",
             "dry-run": "Show the runs that a request would create now. Publishes and writes nothing.",
@@ -103,7 +106,7 @@ COMMANDS = {
             "discard": "Cancel a backfill in review: what it has staged is not published.",
             "cancel": "Cancel all runs that have not ended.",
             "change": "Change an active backfill. Whatever is not given stays as it is.",
-            "retry": "Retry all failed runs. Of an ended backfill, request its failed and cancelled ones again.",
+            "retry": "Retry all failed runs. Of an ended backfill, request its failed and canceled ones again.",
             "undo": "Restore what the runs of an ended backfill replaced, by a new backfill.",
         },
     ),
@@ -115,7 +118,7 @@ COMMANDS = {
             "cancel": "Cancel some runs, as many as are named, unless they have ended. The backfill's other runs go on.",
             "retry": "Run failed runs of an active backfill again: all that are named, or none.",
             "show": "Show one run: its state, attempts, tasks and error.",
-            "logs": "Print the log of an attempt, during and after it. Of a run, that of its last attempt.",
+            "logs": "Print what a run or an attempt prints, during and after it. Of a run, that of its last attempt.",
         },
     ),
     "intervals": Listed(

@@ -18,12 +18,22 @@ from retrofill.errors import UserError, WrongUsage, stored_line
 from retrofill.masking import configure_masking
 from retrofill.protocol.table_output import TableOutput
 from retrofill.states import LIVE, AttemptMode, AttemptOutcome
+from retrofill.wording import ordinal, plural, times
 from retrofill_core.contract.base import MAX_INT
-from retrofill_core.domain.schedule import range_bound
+from retrofill_core.domain.schedule import range_bound, written_range
 from retrofill_core.settings import Settings
 from retrofill_tools.cli.arguments import read_bound
-from retrofill_tools.cli.options import AsJson, backfill_ids
-from retrofill_tools.cli.output import duration, harmless, moment, print_facts, print_json, print_table, print_text
+from retrofill_tools.cli.options import AsJson, Form, backfill_ids, takes_form
+from retrofill_tools.cli.output import (
+    duration,
+    harmless,
+    instant,
+    print_facts,
+    print_json,
+    print_one,
+    print_table,
+    print_text,
+)
 from retrofill_tools.client import attempts, runs
 from retrofill_tools.client.attempts import Attempt, NoLog, Source, find_log, lines
 from retrofill_tools.client.backfills import find_backfill
@@ -31,25 +41,25 @@ from retrofill_tools.client.connect import load_settings, reading, reading_engin
 from retrofill_tools.client.runs import FullRun, Run, TaskRun, describe_run, runs_of_dates
 
 POLL_SECONDS = 0.5
-RUN = "run:"
+ATTEMPT = "attempt:"
+# What both commands take.
+Named = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|attempt:ID|BACKFILL",
+        help="A run or an attempt by its id, or a backfill with a DATE.",
+        autocompletion=backfill_ids,
+    ),
+]
+Day = Annotated[str | None, typer.Argument(metavar="[DATE]", help="The run's logical date.")]
 
 
-def show(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="Id of a run, or of a backfill if DATE is given.", autocompletion=backfill_ids
-        ),
-    ],
-    day: Annotated[str | None, typer.Argument(metavar="[DATE]", help="The run's logical date.")] = None,
-    as_json: AsJson = False,
-) -> None:
+@takes_form
+def show(named: Named, day: Day = None, *, form: Form) -> None:
     """Show one run: its state, attempts, tasks and error."""
     with reading(load_settings()) as conn:
-        facts = describe_run(conn, find_run(conn, run, day))
-    if as_json:
-        return print_json(facts)
-    return print_run(facts)
+        facts = describe_run(conn, find_run(conn, named, day))
+    print_one(form, facts, facts.id, lambda: print_run(facts))
 
 
 def print_run(facts: FullRun) -> None:
@@ -59,9 +69,9 @@ def print_run(facts: FullRun) -> None:
             "run": str(facts.id),
             "backfill": facts.backfill_id,
             "pipeline": facts.pipeline,
-            "interval": f"{moment(facts.interval_start, zone)} – {moment(facts.interval_end, zone)} ({zone})",
+            "interval": written_range(facts.interval_start, facts.interval_end, zone),
             "state": facts.state,
-            "begun": _times(facts.attempt),
+            "begun": times(facts.attempt) if facts.attempt else "not yet",
             "retried alone since (UTC)": facts.lost_at,
             "published again after (UTC)": facts.publish_after,
             "not published yet": facts.publish_error and stored_line(facts.publish_error),
@@ -79,8 +89,7 @@ def print_run(facts: FullRun) -> None:
     _print_tasks(facts.tasks, facts.attempt)
     _print_error(facts)
     if any(each.began_at for each in facts.attempts):
-        day = facts.interval_start.isoformat()
-        print_text(f"\nlog: retrofill runs logs {facts.attempt_id} {day}")
+        print_text(f"\nlog: retrofill runs logs {facts.id}")
 
 
 def _named(output: str) -> str:
@@ -90,12 +99,12 @@ def _named(output: str) -> str:
 
 
 def _print_attempt(attempt: Attempt) -> None:
-    runs = "" if attempt.runs == 1 else f", {attempt.runs:,} runs {attempt.mode}"
+    runs = "" if attempt.runs == 1 else f", {plural(attempt.runs, 'run')} {attempt.mode}"
     publishes = ", only publishes" if attempt.mode == "publish" else ""
     how = attempt.outcome or attempt.state
     print_text(f"\nattempt {attempt.id}{runs}{publishes} on {attempt.host}: {how}")
     times = {"claimed": attempt.claimed_at, "began": attempt.began_at, "ended": attempt.ended_at}
-    said = ", ".join(f"{name} {moment(at)}" for name, at in times.items() if at is not None)
+    said = ", ".join(f"{name} {instant(at)}" for name, at in times.items() if at is not None)
     took = _took(attempt.began_at, attempt.ended_at)
     print_text(f"  {said} (UTC)" + ("" if took is None else f", took {took}"))
     if attempt.spark_app_id is not None:
@@ -126,7 +135,7 @@ def _print_tasks(tasks: Sequence[TaskRun], last: int) -> None:
         keep=["state", "tries", "took"],
     )
     if last > 1:
-        print_text(f"when it began for the {last}th time; --json has the times before")
+        print_text(f"when it began for the {ordinal(last)} time; --json has the times before")
 
 
 def _print_error(facts: FullRun) -> None:
@@ -140,11 +149,7 @@ def _print_error(facts: FullRun) -> None:
             print_text((error.get("traceback") or "").rstrip() or "(no traceback)")
     for loss in facts.losses:
         note = "" if loss.get("counted", True) else " (not counted)"
-        print_text(f"\ntime {loss['attempt']}: the driver was lost: {loss['reason']}{note}")
-
-
-def _times(number: int) -> str:
-    return {0: "not yet", 1: "once"}.get(number, f"{number:,} times")
+        print_text(f"\nthe {ordinal(loss['attempt'])} time, the driver was lost: {loss['reason']}{note}")
 
 
 def _took(started: datetime | None, finished: datetime | None) -> str | None:
@@ -152,28 +157,19 @@ def _took(started: datetime | None, finished: datetime | None) -> str | None:
 
 
 def logs(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="ATTEMPT|run:ID|BACKFILL",
-            help="An attempt by its id, a run, or a backfill if DATE is given.",
-            autocompletion=backfill_ids,
-        ),
-    ],
-    day: Annotated[
-        str | None, typer.Argument(metavar="[DATE]", help="Only what the run of this logical date printed.")
-    ] = None,
+    named: Named,
+    day: Day = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the log of an attempt, during and after it. Of a run, that of its last attempt."""
+    """Print what a run or an attempt prints, during and after it. Of a run, that of its last attempt."""
     if follow and as_json:
         raise WrongUsage("--follow and --json cannot be combined: --json is one document")
     settings = load_settings()
     configure_masking(settings.redact)
     with reading_engine(settings) as engine:
         with snapshot(engine) as conn:
-            attempt, part = find_attempt(conn, target, day)
+            attempt, part = find_attempt(conn, named, day)
         source = _source(settings, engine, attempt, wait=follow)
         goes_on = _until_ended(engine, attempt.id) if follow else lambda: False
         found = _of_run(_readable(lines(source, goes_on), attempt.id), None if part is None else part.id)
@@ -235,52 +231,74 @@ def _print_end(attempt: Attempt | None) -> None:
     if attempt is None or attempt.ended_at is None or attempt.outcome == AttemptOutcome.DONE:
         return
     why = f": {attempt.reason}" if attempt.reason else ""
-    line = f"attempt {attempt.id} ended {attempt.outcome} at {moment(attempt.ended_at)} (UTC){why}"
+    line = f"attempt {attempt.id} ended {attempt.outcome} at {instant(attempt.ended_at)} (UTC){why}"
     typer.echo(harmless(line), err=True)
 
 
 def find_run(conn: Connection, text: str, day: str | None) -> Run:
-    """A run by its id, or by its backfill and date. Raises ``UserError`` and ``WrongUsage``."""
+    """A run by its id, by its attempt and the date if that had several, or by its backfill and date.
+
+    Raises ``UserError`` and ``WrongUsage``.
+    """
+    attempt = _attempt(conn, text)
+    if attempt is not None:
+        return _of_attempt(conn, attempt, day)
     if day is not None:
         return _of_backfill(conn, text, day)
-    id = _number(text.removeprefix(RUN))
+    id = _number(text)
     if id is None:
         raise WrongUsage(
-            f"{text!r} is not the id of a run: add the date if it is a backfill ('retrofill runs list' has both)"
+            f"{text!r} is not the id of a run: add the DATE if it is a backfill ('retrofill runs list' shows its runs)"
         )
     run = runs.find_run(conn, id)
     if run is None:
-        raise UserError(f"there is no run {id}: 'retrofill runs list BACKFILL' shows those of a backfill")
+        raise UserError(
+            f"there is no run {id}: 'retrofill runs list BACKFILL' shows those of a backfill; an attempt is {ATTEMPT}{id}"
+        )
     return run
 
 
 def find_attempt(conn: Connection, text: str, day: str | None) -> tuple[Attempt, Run | None]:
-    """An attempt, and the run that is asked for if it is not all of them.
-
-    ``text`` is the id of the attempt, ``run:ID``, or a backfill, which needs ``day``.
-    """
-    id = _number(text)
-    attempt = None if id is None else attempts.find_attempt(conn, id)
+    """An attempt, and the run that is asked for if it is not all of them. Named as for ``find_run``."""
+    attempt = _attempt(conn, text)
     if attempt is not None:
-        return attempt, None if day is None else _of_attempt(conn, attempt, day)
-    if id is not None and day is None:
-        raise UserError(f"there is no attempt {id}; a run is named {RUN}{id}, or by its backfill and DATE")
-    if day is None and not text.startswith(RUN):
-        raise WrongUsage(f"which run of backfill {text}? Add its DATE, or name an attempt by its number")
+        return attempt, None if day is None else _part(attempt, _of_attempt(conn, attempt, day))
     run = find_run(conn, text, day)
     attempt = None if run.attempt_id is None else attempts.find_attempt(conn, run.attempt_id)
     # A run that replaces another begins with the attempt of that one.
     if attempt is None or attempt.claimed_at < run.queued_at:
         raise UserError(f"run {run.id} is {run.state}: no driver has been given it yet")
-    # Runs of a range have no part of their own.
-    return attempt, None if attempt.mode == AttemptMode.RANGE else run
+    return attempt, _part(attempt, run)
 
 
-def _of_attempt(conn: Connection, attempt: Attempt, day: str) -> Run | None:
-    run = _of_backfill(conn, attempt.backfill_id, day)
+def _part(attempt: Attempt, run: Run) -> Run | None:
+    """Whose part of the log is asked for: runs of a range have none of their own."""
+    return None if attempt.mode == AttemptMode.RANGE else run
+
+
+def _attempt(conn: Connection, text: str) -> Attempt | None:
+    """The attempt that ``attempt:ID`` names; ``None``: this names none. Raises ``UserError`` if it does not exist."""
+    if not text.startswith(ATTEMPT):
+        return None
+    id = _number(text.removeprefix(ATTEMPT))
+    attempt = None if id is None else attempts.find_attempt(conn, id)
+    if attempt is None:
+        raise UserError(f"there is no {text}: 'retrofill runs show' and 'retrofill backfill show' name attempts")
+    return attempt
+
+
+def _of_attempt(conn: Connection, attempt: Attempt, day: str | None) -> Run:
+    if day is None and attempt.runs > 1:
+        raise WrongUsage(
+            f"attempt {attempt.id} has {plural(attempt.runs, 'run')}: add the DATE of one "
+            f"('retrofill runs list {attempt.backfill_id}' shows them)"
+        )
+    run = runs.first_run(conn, attempt) if day is None else _of_backfill(conn, attempt.backfill_id, day)
+    if run is None:
+        raise UserError(f"the run of attempt {attempt.id} was purged")
     if not attempt.has(run.position):
         raise UserError(f"attempt {attempt.id} did not have run {run.id}: 'retrofill runs show {run.id}'")
-    return None if attempt.mode == AttemptMode.RANGE else run
+    return run
 
 
 def _of_backfill(conn: Connection, backfill: str, day: str) -> Run:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 # Not among the exported names, but the documented way is two options of every command.
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
+
+from retrofill.errors import WrongUsage
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -22,6 +26,53 @@ TYPED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 CONNECT_SECONDS = 2
 MOST = 50
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+class Form(StrEnum):
+    """How a command prints what it has found."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    NAME = "name"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def takes_form(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that only reads the options ``-o`` and ``--json``, which is short for ``-o json``.
+
+    It gets the chosen one as its keyword argument ``form``.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    output = Annotated[
+        Form, typer.Option("--output", "-o", help="wide has more columns and cuts nothing; name prints only ids.")
+    ]
+    as_json = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter("output", keyword, default=Form.TABLE, annotation=output),
+        inspect.Parameter("as_json", keyword, default=False, annotation=as_json),
+    ]
+
+    @functools.wraps(command)
+    def expanded(*, output: Form, as_json: bool, **given: Any) -> None:
+        if as_json and output not in (Form.TABLE, Form.JSON):
+            raise WrongUsage(f"--json is -o json: it cannot be combined with -o {output}")
+        command(**given, form=Form.JSON if as_json else output)
+
+    own = [each.replace(kind=keyword) for name, each in signature.parameters.items() if name != "form"]
+    expanded.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    expanded.__annotations__ = {each.name: each.annotation for each in [*own, *added]}
+    return expanded
+
+
+LatestCode = Annotated[
+    bool,
+    typer.Option(
+        "--latest-code",
+        help="Use the code that is applied when each run starts, also for the backfill's other runs from now on.",
+    ),
+]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many.")]
 TimeLimit = Annotated[
     float,

@@ -1,13 +1,15 @@
-"""Output: tables that fit 80 columns for people, exactly one JSON document for scripts."""
+"""Output: tables that fit the terminal for people, exactly one document, or names, for scripts."""
 
 from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -16,7 +18,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from retrofill.wording import moment as short_moment
+from retrofill.wording import span
 from retrofill_core.domain.estimate import Estimate
+from retrofill_tools.cli.options import Form
+from retrofill_tools.cli.yaml import as_yaml
 from retrofill_tools.client.documents import plain
 from retrofill_tools.client.previews import Expectation
 
@@ -65,13 +71,6 @@ def warn(problems: Iterable[str]) -> None:
         typer.echo(f"retrofill: {harmless(problem)}", err=True)
 
 
-def is_confirmed(question: str) -> bool:
-    """Ask on standard error, to keep standard output for results."""
-    sys.stderr.write(f"{question} [y/N]: ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
 def harmless(text: str) -> str:
     """Text of users for a terminal: control characters are shown, except those of colors and lines."""
 
@@ -84,20 +83,79 @@ def harmless(text: str) -> str:
     return _CONTROL.sub(shown, text)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, keep: Sequence[str] = ()) -> None:
+@dataclass(frozen=True)
+class Column:
+    """A column of a list: its heading, and what it shows of each.
+
+    ``keep``: it is never cut or folded. ``wide``: it is only shown with ``-o wide``.
+    """
+
+    heading: str
+    of: Callable[[Any], Any]
+    keep: bool = False
+    wide: bool = False
+
+
+def print_list(
+    form: Form, found: Sequence[Any], columns: Sequence[Column], *, name: Callable[[Any], object], empty: str
+) -> None:
+    """Print what a command has found. ``name``: by which other commands know each; ``empty``: printed instead of no table."""
+    if form == Form.NAME:
+        for each in found:
+            print_text(str(name(each)))
+    elif form in (Form.JSON, Form.YAML):
+        print_document(form, found)
+    else:
+        shown = [column for column in columns if form == Form.WIDE or not column.wide]
+        rows = ([column.of(each) for column in shown] for each in found)
+        keep = [column.heading for column in shown if column.keep]
+        print_table([column.heading for column in shown], rows, empty=empty, keep=keep, wide=form == Form.WIDE)
+
+
+def print_one(form: Form, found: Any, name: object, show: Callable[[], None]) -> None:
+    """Print one thing: ``show`` prints it for people, ``name`` is by which other commands know it."""
+    if form == Form.NAME:
+        print_text(str(name))
+    elif form in (Form.JSON, Form.YAML):
+        print_document(form, found)
+    else:
+        show()
+
+
+def print_document(form: Form, document: Any) -> None:
+    if form == Form.YAML:
+        typer.echo(as_yaml(json.loads(json.dumps(document, default=plain))), nl=False)
+    else:
+        print_json(document)
+
+
+# Lines that no terminal wraps, and columns that need not be cut.
+UNBOUNDED = 100_000
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, keep: Sequence[str] = (), wide: bool = False
+) -> None:
     """Print a table, or ``empty`` if it has no rows.
 
-    Columns in ``keep`` are never truncated or folded.
+    Columns in ``keep`` are never truncated or folded. It is as wide as the terminal or ``COLUMNS``; in a pipe, or if it is
+    ``wide``, each row is one line.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, no_wrap=column in keep, overflow="fold")
     for row in rows:
         table.add_row(*(cell(value) for value in row))
-    if table.row_count:
-        console().print(table)
-    else:
+    out = console()
+    if not table.row_count:
         print_text(empty)
+    elif wide or not (out.is_terminal or "COLUMNS" in os.environ):
+        out.width = UNBOUNDED
+        with out.capture() as captured:
+            out.print(table, crop=False)
+        out.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    else:
+        out.print(table)
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
@@ -112,11 +170,11 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 
 
 def cell(value: Any) -> str:
-    """One value as markup: moments short and in UTC, states colored, everything else unchanged."""
+    """One value as markup: moments in UTC, states colored, everything else unchanged."""
     if value is None:
         return "–"
     if isinstance(value, datetime):
-        return moment(value)
+        return instant(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -126,19 +184,31 @@ def cell(value: Any) -> str:
     return f"[{style}]{text}[/]" if style else text
 
 
-def moment(value: datetime, zone: str = "UTC") -> str:
-    """A moment in a time zone, to the second. Midnight is shown as a date."""
-    value = value.astimezone(ZoneInfo(zone))
-    if (value.hour, value.minute, value.second) == (0, 0, 0):
-        return value.strftime("%Y-%m-%d")
-    return value.strftime("%Y-%m-%d %H:%M:%S")
+def moment(value: datetime, zone: str) -> str:
+    """A logical date in its pipeline's time zone, as short as possible."""
+    return short_moment(value, ZoneInfo(zone))
 
 
-def at_once(asked: int, allowed: int | None, what: str = "") -> str:
+def range_of(start: datetime, end: datetime, zone: str) -> str:
+    """The range ``[start, end)`` in its pipeline's time zone, both ends included."""
+    return span(start, end, ZoneInfo(zone))
+
+
+def instant(value: datetime) -> str:
+    """When something happened, in UTC, to the second."""
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def concurrency(requested: int, allowed: int | None) -> str:
     """How many attempts of a backfill may be live: its own limit, or that of its pipeline if that is lower."""
-    allowed = asked if allowed is None else allowed
-    why = f" ({asked:,} asked, the pipeline allows {allowed:,})" if asked > allowed else ""
-    return f"{min(asked, allowed):,}{what}{why}"
+    allowed = requested if allowed is None else allowed
+    why = f" ({requested:,} requested, the pipeline allows {allowed:,})" if requested > allowed else ""
+    return f"{min(requested, allowed):,}{why}"
+
+
+def short_code(sha256: str | None) -> str:
+    """The code with this hash, or what is imported from its path."""
+    return "not shipped, imported from its path" if sha256 is None else sha256[:12]
 
 
 def counts(by_name: Mapping[str, int]) -> str:

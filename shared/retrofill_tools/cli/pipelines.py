@@ -1,4 +1,4 @@
-"""``retrofill pipelines``: apply, list and show pipelines."""
+"""``retrofill pipelines``: apply, list, show and delete pipelines."""
 
 from __future__ import annotations
 
@@ -33,14 +33,33 @@ from retrofill_core.settings import Settings
 from retrofill_core.user_code.archive import CannotArchive, archive_of
 from retrofill_core.user_code.source import Source
 from retrofill_core.user_code.store import CodeStoreFails, open_store
+from retrofill_tools.cli.asking import Yes, confirm
 from retrofill_tools.cli.hosts import warn_of_unserved
-from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, TimeLimit, pipeline_names
-from retrofill_tools.cli.output import cell, duration, print_facts, print_json, print_table, print_text, warn
+from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Form, TimeLimit, pipeline_names, takes_form
+from retrofill_tools.cli.output import (
+    Column,
+    cell,
+    duration,
+    print_facts,
+    print_json,
+    print_list,
+    print_one,
+    print_table,
+    print_text,
+    warn,
+)
 from retrofill_tools.client.connect import load_settings, reading
-from retrofill_tools.client.kafka import ask
-from retrofill_tools.client.pipelines import applied_pipelines, find_pipeline, last_applied_at, pipeline_as_json
+from retrofill_tools.client.kafka import ask, remove_pipeline
+from retrofill_tools.client.pipelines import (
+    PipelineSummary,
+    active_of,
+    applied_pipelines,
+    find_pipeline,
+    last_applied_at,
+    pipeline_as_json,
+)
 
-group = typer.Typer(name="pipelines", help="Apply, list and show pipelines.", no_args_is_help=True)
+group = typer.Typer(name="pipelines", help="Apply, list, show and delete pipelines.", no_args_is_help=True)
 
 
 @dataclass(frozen=True)
@@ -75,20 +94,17 @@ def apply(
         list[Path] | None, typer.Option(metavar="PATH", help="Ship this file or directory with the code; repeatable.")
     ] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Ship nothing; drivers import the code from its current path.")
+        bool, typer.Option("--in-place", help="Ship nothing: drivers import the code from its current path.")
     ] = False,
     requirements: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Requirements file of the packages that tasks and executors import; pex packs them."
-        ),
+        typer.Option(metavar="FILE", help="Requirements file of the packages that tasks import; pex packs them."),
     ] = None,
     python: Annotated[
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Read it with this interpreter, which has the packages that it imports, as its drivers' has. Requirements "
-            "are packed for it.",
+            help="Interpreter that has the packages that the file imports. Requirements are packed for it.",
         ),
     ] = None,
     timeout: TimeLimit = ANSWER_SECONDS,
@@ -158,41 +174,64 @@ def _print_accepted(of: Accepted) -> None:
 
 
 @group.command("list")
-def list_(as_json: AsJson = False) -> None:
+@takes_form
+def list_(*, form: Form) -> None:
     """List the applied pipelines."""
     with reading(load_settings()) as conn:
         found = applied_pipelines(conn)
-    if as_json:
-        return print_json(found)
-    columns = ["name", "schedule", "time zone", "batch", "tasks", "active", "applied (UTC)"]
-    return print_table(
-        columns,
-        [
-            [
-                *(each.name, each.schedule, each.timezone),
-                str(each.batch_size) if each.batch_mode == "each" else f"{each.batch_size}, {each.batch_mode}",
-                *(len(each.tasks), each.active_backfills, each.applied_at),
-            ]
-            for each in found
-        ],
-        empty="no pipelines yet: retrofill pipelines apply FILE",
-    )
+    columns = [
+        Column("name", lambda each: each.name),
+        Column("schedule", lambda each: each.schedule),
+        Column("time zone", lambda each: each.timezone),
+        Column("batch", _batch),
+        Column("tasks", lambda each: len(each.tasks)),
+        Column("active", lambda each: each.active_backfills),
+        Column("applied (UTC)", lambda each: each.applied_at),
+        Column("concurrency", lambda each: each.max_active_runs, wide=True),
+        Column("pool", lambda each: each.pool, wide=True),
+        Column("start", lambda each: each.start, wide=True),
+        Column("end", lambda each: each.end, wide=True),
+    ]
+    empty = "no pipelines yet: retrofill pipelines apply FILE"
+    print_list(form, found, columns, name=lambda each: each.name, empty=empty)
+
+
+def _batch(of: PipelineSummary) -> str:
+    return str(of.batch_size) if of.batch_mode == "each" else f"{of.batch_size}, {of.batch_mode}"
+
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of an applied pipeline.", autocompletion=pipeline_names)
+]
 
 
 @group.command()
-def show(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of an applied pipeline.", autocompletion=pipeline_names)
-    ],
-    as_json: AsJson = False,
-) -> None:
+@takes_form
+def show(name: Name, *, form: Form) -> None:
     """Show one pipeline: its schedule, tasks, deadlines and code."""
     with reading(load_settings()) as conn:
         definition = find_pipeline(conn, name).definition
         applied_at = last_applied_at(conn, name)
+    document = pipeline_as_json(definition, applied_at)
+    print_one(form, document, name, lambda: _print_pipeline(definition, applied_at))
+
+
+@group.command()
+def delete(name: Name, yes: Yes = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+    """Delete a pipeline: no backfill of it can be created any more.
+
+    Its active backfills go on, and its history stays. If it is applied again, intervals that are done count as done.
+    """
+    settings = load_settings()
+    with reading(settings) as conn:
+        active = active_of(conn, find_pipeline(conn, name).no)
+    goes_on = f" (active backfills, which go on: {active:,})" if active else ""
+    confirm(f"delete pipeline {name}{goes_on}", yes=yes)
+    answer = remove_pipeline(settings, name, timeout)
     if as_json:
-        return print_json(pipeline_as_json(definition, applied_at))
-    return _print_pipeline(definition, applied_at)
+        print_json({**answer.model_dump(mode="json", exclude_none=True), "active_backfills": active})
+    else:
+        print_text(f"{name}: deleted{goes_on}")
 
 
 def _size(definition: PipelineDefinition) -> int | str:
@@ -209,7 +248,7 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             "schedule": f"{definition.schedule} ({definition.timezone})",
             "start": definition.start,
             "end": definition.end,
-            "max active runs": definition.max_active_runs,
+            "concurrency": definition.max_active_runs,
             "batch size": _size(definition),
             "batch mode": definition.batch_mode,
             "run timeout": None if definition.run_timeout_seconds is None else written(definition.run_timeout_seconds),

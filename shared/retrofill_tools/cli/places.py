@@ -15,10 +15,12 @@ from retrofill.outputs.kept import number_of
 from retrofill.outputs.places import owned
 from retrofill.outputs.places import release as give_up
 from retrofill.sdk.texts import path_in
+from retrofill.wording import plural
+from retrofill_tools.cli.asking import Yes, confirm
 from retrofill_tools.cli.options import AsJson
 from retrofill_tools.cli.output import print_json, print_text
 
-group = typer.Typer(name="places", help="Give up directories that belong to intervals.", no_args_is_help=True)
+group = typer.Typer(name="places", help="Release directories that belong to intervals.", no_args_is_help=True)
 
 
 @group.command()
@@ -31,11 +33,15 @@ def release(
         bool, typer.Option("--staged", help="Also drop output that is staged there and not published yet.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be given up.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Let other intervals and pipelines publish to directories. What is published stays as it is."""
     targets = (Path(path_in(path) or path).absolute() for path in paths)
     found = [each for target in targets for each in owned(target, staged=staged)]
+    if found and not dry_run:
+        staged_too = " and drop what is staged there" if any(each.state for each in found) else ""
+        confirm(f"let other intervals publish to {plural(len(found), 'directory', 'directories')}{staged_too}", yes=yes)
     for each in () if dry_run else found:
         give_up(each)
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from pydantic import ValidationError
@@ -10,6 +9,7 @@ from rich.progress import Progress, TextColumn
 
 from retrofill.errors import UserError, WrongUsage
 from retrofill.outputs.summary import Column
+from retrofill.wording import plural
 from retrofill_core.contract.backfills import BackfillUndoRequested
 from retrofill_core.contract.base import explain
 from retrofill_core.domain.backfill import Publish
@@ -17,7 +17,7 @@ from retrofill_core.domain.planning import Plan, Rejection
 from retrofill_core.store.engine import read_installation
 from retrofill_core.store.undo import find, plan_undo, stored_undo
 from retrofill_tools.cli.arguments import read_bound
-from retrofill_tools.cli.output import console, counts, moment, print_json, print_table, print_text
+from retrofill_tools.cli.output import console, counts, moment, print_json, print_table, print_text, range_of
 from retrofill_tools.client.backfills import find_backfill
 from retrofill_tools.client.comparing import Change, changes, spark_of, staged_runs
 from retrofill_tools.client.connect import load_settings, local_user, reading
@@ -33,7 +33,7 @@ def print_plan(found: Preview) -> None:
     """One line per stretch of adjacent intervals with the same outcome, the totals, and what other intervals' runs did."""
     outcomes, zone = found.outcomes, found.definition.timezone
     print_stretches(found.plan, outcomes, zone)
-    print_text(f"would create {found.plan.runs:,} runs of {len(outcomes):,} intervals ({counts(Counter(outcomes))})")
+    print_text(would("create", found.plan))
     for done, what in (
         (found.recognized, "exist already, done"),
         (found.partly_done, "would run although they are done in part"),
@@ -42,23 +42,30 @@ def print_plan(found: Preview) -> None:
             print_text(_by_others(done, what, zone))
 
 
+def would(verb: str, made: Plan) -> str:
+    """``would create 92 runs``, and how many intervals get none, and why."""
+    skipped = made.skipped_counts
+    rest = f", none for {plural(sum(skipped.values()), 'interval')} ({counts(skipped)})" if skipped else ""
+    return f"would {verb} {plural(made.runs, 'run')}{rest}"
+
+
 def _by_others(done: Sequence[DoneByOthers], what: str, zone: str) -> str:
     """``what`` is true of these intervals, in one line."""
     number = sum(each.intervals for each in done)
     runs = {run.id: run for each in done for run in each.runs}
     first = runs[min(runs)]
-    where = f"{moment(done[0].start, zone)} – {moment(done[-1].end, zone)}"
-    by = f"by {len(runs):,} {'run' if len(runs) == 1 else 'runs'} of other intervals"
-    return f"{number:,} ({where}) {what} {by}, like {moment(first.start, zone)} – {moment(first.end, zone)}"
+    where = range_of(done[0].start, done[-1].end, zone)
+    by = f"by {plural(len(runs), 'run')} of other intervals"
+    return f"{number:,} ({where}) {what} {by}, like {range_of(first.start, first.end, zone)}"
 
 
 def print_stretches(made: Plan, outcomes: Sequence[str], zone: str) -> None:
     """One line per stretch of adjacent intervals with the same outcome."""
     starts, ends = made.intervals.starts, made.intervals.ends
     print_table(
-        [f"from ({zone})", "until", "intervals", "outcome"],
+        [f"range ({zone})", "intervals", "outcome"],
         [
-            [moment(starts[first], zone), moment(ends[end - 1], zone), end - first, outcome]
+            [range_of(starts[first], ends[end - 1], zone), end - first, outcome]
             for first, end, outcome in stretches(made, outcomes)
         ],
         empty="no intervals",
@@ -98,7 +105,7 @@ def preview_undo(request: BackfillUndoRequested, *, as_json: bool) -> None:
     zone = stored.definition.timezone
     if not as_json:
         print_stretches(made, outcomes, zone)
-        return print_text(f"would undo {made.runs:,} of {len(outcomes):,} intervals ({counts(Counter(outcomes))})")
+        return print_text(would("undo", made))
     return print_json(
         {
             "accepted": True,
@@ -155,13 +162,13 @@ def _print_changes(found: Sequence[Change], limit: int, zone: str) -> None:
         keep=["interval", "published", "staged"],
     )
     more = f" (the {limit:,} largest are shown; --limit shows more)" if len(changed) > limit else ""
-    print_text(f"{len(changed):,} of {len(found):,} outputs change{more}")
+    print_text(f"{len(changed):,} of {plural(len(found), 'output')} would change{more}")
     if by_others := sum(each.changed for each in found):
-        print_text(f"{by_others:,} of them {'was' if by_others == 1 else 'were'} not published, because {BY_OTHERS}")
+        print_text(f"not published: {plural(by_others, 'output')}, because {BY_OTHERS}")
 
 
 def _rows(rows: int | None, size: int | None) -> str:
-    return f"{rows:,} rows" if rows is not None else f"{size or 0:,} bytes"
+    return plural(rows, "row") if rows is not None else plural(size or 0, "byte")
 
 
 def _what(change: Change) -> str:
@@ -178,7 +185,7 @@ def _figures_of(change: Change) -> str:
         for name in change.columns[:MAX_COLUMNS]
     ]
     more = len(change.columns) - len(shown)
-    return "; ".join([*shown, *([f"{more:,} more columns"] if more else [])])
+    return "; ".join([*shown, *([plural(more, "more column")] if more else [])])
 
 
 def _figures(before: Column | None, after: Column | None) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from retrofill.errors import UserError, WrongUsage
+from retrofill.wording import plural
 from retrofill_core.contract.backfills import (
     CANCELLING,
     MAX_NAMED,
@@ -22,17 +23,30 @@ from retrofill_core.contract.backfills import (
 from retrofill_core.contract.base import MAX_INT, Message
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.run import MACHINE, RunState
+from retrofill_core.domain.schedule import Bound
 from retrofill_tools.cli import one_run
-from retrofill_tools.cli.arguments import Dates, read_bound, read_dates
+from retrofill_tools.cli.arguments import Dates, read_dates
+from retrofill_tools.cli.asking import Yes, confirm
+from retrofill_tools.cli.backfills import retrying
 from retrofill_tools.cli.one_run import bounds
-from retrofill_tools.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit, backfill_ids, pipeline_names
-from retrofill_tools.cli.output import counts, moment, print_json, print_table, print_text
+from retrofill_tools.cli.options import (
+    ANSWER_SECONDS,
+    AsJson,
+    Form,
+    LatestCode,
+    Limit,
+    TimeLimit,
+    backfill_ids,
+    pipeline_names,
+    takes_form,
+)
+from retrofill_tools.cli.output import Column, counts, instant, print_json, print_list, print_text, range_of, short_code
 from retrofill_tools.client.backfills import find_backfill
 from retrofill_tools.client.connect import load_settings, reading
 from retrofill_tools.client.intervals import FinishedRun, history
 from retrofill_tools.client.kafka import ask
 from retrofill_tools.client.pipelines import find_pipeline
-from retrofill_tools.client.runs import find_runs
+from retrofill_tools.client.runs import RunSummary, find_runs
 
 group = typer.Typer(
     name="runs", help="List, show, retry and cancel single runs, and read their logs.", no_args_is_help=True
@@ -43,55 +57,54 @@ intervals = typer.Typer(name="intervals", help="Show what became of a data inter
 
 
 @group.command("list")
+@takes_form
 def list_(
     backfill: Backfill,
     state: Annotated[list[RunState] | None, typer.Option(help="Only runs in this state; repeatable.")] = None,
     limit: Limit = 50,
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """List the runs of a backfill, in the order of their intervals."""
     with reading(load_settings()) as conn:
         zone = find_backfill(conn, backfill).definition.timezone
         found = find_runs(conn, backfill, state or [], limit)
-    if as_json:
-        return print_json(found)
-    return print_table(
-        ["run", f"interval ({zone})", "state", "begun", "started (UTC)", "finished (UTC)"],
-        [
-            [
-                str(each.id),
-                moment(each.interval_start, zone),
-                each.state if each.superseded_by is None else f"{each.state}, retried",
-                each.attempt,
-                each.started_at,
-                each.finished_at,
-            ]
-            for each in found
-        ],
-        empty="no runs",
-        keep=["run", "state", "begun"],
-    )
+    columns = [
+        Column("run", lambda each: str(each.id), keep=True),
+        Column(f"interval ({zone})", lambda each: range_of(each.interval_start, each.interval_end, zone)),
+        Column("state", _state, keep=True),
+        Column("begun", lambda each: each.attempt, keep=True),
+        Column("started (UTC)", lambda each: each.started_at),
+        Column("finished (UTC)", lambda each: each.finished_at),
+        Column("cancel requested (UTC)", lambda each: each.cancel_requested_at, wide=True),
+        Column("retried by", lambda each: each.superseded_by and str(each.superseded_by), wide=True),
+    ]
+    print_list(form, found, columns, name=lambda each: each.id, empty="no runs")
+
+
+def _state(of: RunSummary) -> str:
+    return of.state if of.superseded_by is None else f"{of.state}, retried"
 
 
 @group.command()
 def cancel(
     backfill: Backfill,
-    interval: Annotated[
-        list[str] | None,
-        typer.Option(metavar="DATE", help="A logical date; a day means all intervals that start on it. Repeatable."),
-    ] = None,
+    dates: Dates = None,
     run: Annotated[
         list[int] | None, typer.Option(metavar="ID", min=1, max=MAX_INT, help="The id of a run. Repeatable.")
     ] = None,
+    yes: Yes = False,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Cancel some runs, as many as are named, unless they have ended. The backfill's other runs go on."""
     if not backfill.strip():
         raise WrongUsage("the backfill's id is empty")
-    if not (interval or run):
-        raise WrongUsage("name the runs: --interval DATE or --run ID ('retrofill runs list' shows them)")
-    answers = _cancelled(backfill, _requests(interval or [], run or []), timeout)
+    named = read_dates(dates)
+    if not (named or run):
+        raise WrongUsage("name the runs: --dates DATE,… or --run ID ('retrofill runs list' shows them)")
+    confirm(f"cancel these runs of backfill {backfill}", yes=yes)
+    answers = _cancelled(backfill, _requests(named, run or []), timeout)
     cancelled = answers[0].model_copy(
         update={
             "run_ids": tuple(id for each in answers for id in each.run_ids),
@@ -103,15 +116,14 @@ def cancel(
         print_json(cancelled.model_dump(mode="json", exclude_none=True))
     count, others = len(cancelled.run_ids), _words(cancelled.left)
     if not count:
-        raise UserError(f"backfill {backfill}: no run was cancelled{others}")
+        raise UserError(f"backfill {backfill}: no run was canceled{others}")
     if not as_json:
-        print_text(f"backfill {backfill}: cancelling {count:,} {'run' if count == 1 else 'runs'}{others}")
+        print_text(f"backfill {backfill}: canceling {plural(count, 'run')}{others}")
 
 
-def _requests(intervals: list[str], runs: list[int]) -> list[RunCancelRequested]:
+def _requests(dates: Sequence[Bound], runs: Sequence[int]) -> list[RunCancelRequested]:
     """As many as it takes: one names a bounded number of runs."""
-    bounds = [read_bound("--interval", each) for each in intervals]
-    both = zip_longest(_chunks(bounds), _chunks(runs), fillvalue=())
+    both = zip_longest(_chunks(dates), _chunks(runs), fillvalue=())
     return [RunCancelRequested(intervals=some, run_ids=ids) for some, ids in both]
 
 
@@ -129,7 +141,7 @@ def _cancelled(backfill: str, requests: Sequence[RunCancelRequested], timeout: f
             found.append(answer)
         elif isinstance(answer, BackfillCommandRejected):
             before = sum(len(each.run_ids) for each in found)
-            raise UserError(answer.message + (f" (of those named before, {before:,} are cancelled)" if before else ""))
+            raise UserError(answer.message + (f" (of those named before, {before:,} are canceled)" if before else ""))
     return found
 
 
@@ -139,7 +151,7 @@ def _words(left: Mapping[str, int]) -> str:
     accepted = sum(left.values()) - sum(ended.values()) - left.get(CANCELLING, 0)
     parts = (
         f"{sum(ended.values()):,} had already ended ({counts(ended)})" if ended else "",
-        f"{left[CANCELLING]:,} already being cancelled" if CANCELLING in left else "",
+        f"{left[CANCELLING]:,} already being canceled" if CANCELLING in left else "",
         f"the output of {accepted:,} was already accepted" if accepted else "",
     )
     return "".join(f"; {part}" for part in parts if part)
@@ -150,10 +162,14 @@ def retry(
     backfill: Backfill,
     dates: Dates = None,
     all_failed: Annotated[bool, typer.Option("--all", help="Retry all failed runs.")] = False,
+    latest_code: LatestCode = False,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Run failed runs of an active backfill again: all that are named, or none."""
+    """Run failed runs of an active backfill again: all that are named, or none.
+
+    They use the code that the backfill was planned with, unless --latest-code is given.
+    """
     if not backfill.strip():
         raise WrongUsage("the backfill's id is empty")
     intervals = tuple(read_dates(dates))
@@ -161,12 +177,12 @@ def retry(
         raise WrongUsage("name the runs: either --dates DATE,… or --all ('retrofill runs list' shows them)")
     if len(intervals) > MAX_NAMED:
         raise WrongUsage(
-            f"--dates names {len(intervals):,} dates, at most {MAX_NAMED} may be: name fewer, or use --all"
+            f"--dates names {len(intervals):,} dates, and the limit is {MAX_NAMED}: name fewer, or use --all"
         )
-    request = RunRetryRequested(all_failed=all_failed, intervals=intervals)
+    request = RunRetryRequested(all_failed=all_failed, intervals=intervals, latest_code=latest_code)
     answer = _answer(backfill, request, timeout, as_json)
     if isinstance(answer, RunsRetried) and not as_json:
-        print_text(f"backfill {backfill}: retrying {answer.runs:,} {'run' if answer.runs == 1 else 'runs'}")
+        print_text(retrying(backfill, answer))
 
 
 def _answer(backfill: str, request: Message, timeout: float, as_json: bool) -> Message:
@@ -180,6 +196,7 @@ def _answer(backfill: str, request: Message, timeout: float, as_json: bool) -> M
 
 
 @intervals.command("show")
+@takes_form
 def show_interval(
     pipeline: Annotated[
         str, typer.Argument(metavar="PIPELINE", help="Name of an applied pipeline.", autocompletion=pipeline_names)
@@ -190,15 +207,16 @@ def show_interval(
             metavar="DATE", help="A logical date, or a day: all intervals that overlap it, of any schedule."
         ),
     ],
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """Show who processed an interval when, with which code, and what that published."""
     with reading(load_settings()) as conn:
         stored = find_pipeline(conn, pipeline)
         zone = stored.definition.timezone
         rows = history(conn, stored.no, *bounds(day, zone))
-    if as_json:
-        return print_json(rows)
+    if form not in (Form.TABLE, Form.WIDE):
+        return print_list(form, rows, [], name=lambda each: each.run_id, empty="")
     if not rows:
         return print_text(f"no run of {pipeline} has processed {day}")
     for row in rows:
@@ -208,10 +226,10 @@ def show_interval(
 
 def _print_interval(row: FinishedRun, zone: str) -> None:
     by = f" by {row.triggered_by}" if row.triggered_by else ""
-    code = (row.code_sha256 or "in place")[:12]
-    interval = f"{moment(row.interval_start, zone)} – {moment(row.interval_end, zone)}"
+    interval = range_of(row.interval_start, row.interval_end, zone)
     print_text(f"{interval}: run {row.run_id} of backfill {row.backfill_id}{by}")
-    print_text(f"  {row.state} {moment(row.finished_at)} (UTC), attempt {row.attempt_id}, code {code}")
+    code = short_code(row.code_sha256)
+    print_text(f"  {row.state} {instant(row.finished_at)} (UTC), attempt {row.attempt_id}, code {code}")
     if row.restores:
         did = "restored" if row.state == RunState.SUCCEEDED else "was to restore"
         print_text(f"  {did} what run {row.restores} had replaced")

@@ -9,9 +9,11 @@ from typing import Any
 
 from rich.text import Text
 
+from retrofill.wording import ordinal, plural, times
 from retrofill_core.domain.run import RunState
+from retrofill_core.domain.schedule import written_range
 from retrofill_tools.cli import output
-from retrofill_tools.cli.output import console, counts, duration, moment, print_facts, print_text
+from retrofill_tools.cli.output import console, counts, duration, instant, moment, print_facts, print_text
 from retrofill_tools.client.backfills import FullBackfill, TimeLeft
 from retrofill_tools.client.intervals import Calendar, Cell
 from retrofill_tools.client.runs import Error, FailedRun, Suspect
@@ -48,19 +50,19 @@ def print_backfill(facts: FullBackfill) -> None:
             "undoes": facts.undoes,
             "held back": facts.held_back,
             "cancelled by": facts.cancel_cause,
-            "range": f"{moment(facts.range_start, zone)} – {moment(facts.range_end, zone)} ({zone})",
+            "range": written_range(facts.range_start, facts.range_end, zone),
             "runs": f"{facts.runs:,}: {counts(facts.by_state)}",
             "purged": PURGED if facts.purged else None,
             "skipped": counts(facts.skipped) if facts.skipped else None,
             "started again": facts.runs_started_again or None,
-            "at once": output.at_once(facts.max_active_runs, facts.pipeline_max_active_runs),
-            "runs per attempt": _runs_per_attempt(facts),
+            "concurrency": output.concurrency(facts.max_active_runs, facts.pipeline_max_active_runs),
+            "batch size": _batch_size(facts),
             "order": "backwards" if facts.run_backwards else None,
             "reprocess": facts.reprocess_behavior,
             "on run failure": facts.on_run_failure,
             "conf": json.dumps(facts.conf, ensure_ascii=False) if facts.conf else None,
             "code": _code(facts),
-            "triggered by": facts.triggered_by,
+            "requested by": facts.triggered_by,
             "requested (UTC)": facts.requested_at,
             "first start (UTC)": facts.first_started_at,
             "ended (UTC)": facts.ended_at,
@@ -95,7 +97,7 @@ def _limits(budget: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={each.isoformat() if name == 'until' else each}" for name, each in budget.items())
 
 
-def _runs_per_attempt(facts: FullBackfill) -> str | int | None:
+def _batch_size(facts: FullBackfill) -> str | int | None:
     if facts.batch_now is not None:
         return f"now {facts.batch_now.runs:,}: {facts.batch_now.why}"
     return None if facts.batch_size == 1 else facts.batch_size
@@ -104,9 +106,16 @@ def _runs_per_attempt(facts: FullBackfill) -> str | int | None:
 def _code(facts: FullBackfill) -> str | None:
     """The code archives that its runs used (shortened hashes), or will use."""
     used = {(sha256 or "in place")[:12]: number for sha256, number in facts.runs_by_code.items()}
+    if facts.undoes is not None:
+        return None
     if facts.latest_code:
-        return f"the latest at each start{f': {counts(used)}' if used else ''}"
-    return counts(used) if len(used) > 1 else (facts.code_sha256 or "")[:12] or None
+        return f"what is applied when each run starts{f': {counts(used)}' if used else ''}"
+    planned = counts(used) if len(used) > 1 else (facts.code_sha256 or "")[:12]
+    applied = (facts.applied_code_sha256 or "")[:12]
+    if applied in ("", (facts.code_sha256 or "")[:12]):
+        return planned or None
+    retries = "a retry uses it" if facts.ended_at is not None else "retry --latest-code uses it"
+    return f"{planned or 'imported from its path'}; {applied} is applied since ({retries})"
 
 
 def _took(facts: FullBackfill) -> str | None:
@@ -119,8 +128,7 @@ def _print_failures(facts: FullBackfill) -> None:
     zone = facts.timezone
     for run in facts.failed_runs:
         print_text("")
-        times = "once" if run.attempt == 1 else f"{run.attempt} times"
-        print_text(f"run {run.id} of {moment(run.interval_start, zone)} failed, begun {times}")
+        print_text(f"run {run.id} of {moment(run.interval_start, zone)} failed, begun {times(run.attempt)}")
         _print_losses(run)
         for task in run.failed_tasks:
             _print_error(f"task {task.task}, try {task.try_number}: ", task.error)
@@ -128,7 +136,7 @@ def _print_failures(facts: FullBackfill) -> None:
             _print_error("", run.error)
     hidden = facts.by_state.get("failed", 0) - len(facts.failed_runs)
     if hidden > 0:
-        print_text(f"\n… and {hidden:,} more failed runs (--failures)")
+        print_text(f"\n… and {plural(hidden, 'more failed run')} (--failures)")
 
 
 def _print_suspects(facts: FullBackfill) -> None:
@@ -145,9 +153,9 @@ def _print_undelivered(facts: FullBackfill) -> None:
     for each in facts.undelivered:
         print_text("")
         number = counts({"waiting": each.waiting, "failed": each.failed})
-        print_text(f"callbacks of {each.kind} {each.receiver}: {number}, since {moment(each.since, 'UTC')} UTC")
+        print_text(f"callbacks of {each.kind} {each.receiver}: {number}, since {instant(each.since)} UTC")
         if each.down_since is not None and each.next_call_at is not None:
-            since, at = moment(each.down_since, "UTC"), moment(each.next_call_at, "UTC")
+            since, at = instant(each.down_since), instant(each.next_call_at)
             print_text(f"  it has been down since {since} UTC, and is called again at {at} UTC")
         if each.last_error:
             print_text(f"  last error: {' '.join(each.last_error.split())[:500]}")
@@ -157,7 +165,7 @@ def _print_undelivered(facts: FullBackfill) -> None:
 def _print_losses(run: FailedRun | Suspect) -> None:
     for loss in run.losses:
         note = "" if loss.get("counted", True) else " (not counted)"
-        print_text(f"  time {loss['attempt']}: the driver was lost: {loss['reason']}{note}")
+        print_text(f"  the {ordinal(loss['attempt'])} time, the driver was lost: {loss['reason']}{note}")
 
 
 def _print_attempts(facts: FullBackfill) -> None:
@@ -168,7 +176,7 @@ def _print_attempts(facts: FullBackfill) -> None:
         dates = dict.fromkeys(moment(each, facts.timezone) for each in (first, last) if each is not None)
         of = f" of {' – '.join(dates)}" if dates else ""
         why = f": {attempt.reason}" if attempt.reason else ""
-        ended = f"{attempt.outcome} at {moment(attempt.ended_at)} (UTC)"
+        ended = f"{attempt.outcome} at {instant(attempt.ended_at)} (UTC)"
         print_text(f"attempt {attempt.id}{of} {ended} on {attempt.host}{why}")
 
 

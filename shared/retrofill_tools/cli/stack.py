@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import webbrowser
 from collections import deque
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
@@ -19,8 +21,9 @@ from retrofill.masking import masked_remote
 from retrofill_core.contract.topics import SERVICES
 from retrofill_core.startup import command_of
 from retrofill_tools.cli import hosts
-from retrofill_tools.cli.options import AsJson
-from retrofill_tools.cli.output import print_json, warn
+from retrofill_tools.cli.asking import Yes, confirm
+from retrofill_tools.cli.options import AsJson, backfill_ids
+from retrofill_tools.cli.output import print_json, print_text, warn
 from retrofill_tools.client.connect import checked_settings
 from retrofill_tools.client.hosts import unserved
 
@@ -66,19 +69,28 @@ def up(as_json: AsJson = False) -> None:
     if as_json:
         print_json(_document(found))
     else:
-        console.print(f"Console {found.endpoints.get('console')}")
+        console.print(f"Console {found.endpoints.get('console_url')}")
 
 
-def down(as_json: AsJson = False) -> None:
+def down(
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Also delete all that it keeps: pipelines, backfills, messages, logs.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
     """Stop the embedded stack. Its data is kept."""
+    stack = _stack()
+    if delete:
+        confirm(f"stop the stack in {_home()} and permanently delete its data", yes=yes)
     try:
-        stopped = _stack().down()
+        stopped = stack.down(delete=delete)
     except OSError as e:
         raise UserError(f"the stack in {_home()} cannot be used: {e}") from e
     if as_json:
-        print_json({"stopped": stopped})
+        print_json({"stopped": stopped, "deleted": delete})
     else:
-        Console().print("stopped" if stopped else "nothing was running")
+        print_text(f"{'stopped' if stopped else 'nothing was running'}{', and its data is deleted' if delete else ''}")
 
 
 def status(as_json: AsJson = False) -> None:
@@ -110,7 +122,7 @@ def _show(found: Status) -> None:
     console = Console()
     console.print(table)
     if any(part.state != "stopped" for part in found.parts):
-        console.print(f"Console {found.endpoints.get('console')}")
+        console.print(f"Console {found.endpoints.get('console_url')}")
         console.print(
             f"Kafka {found.endpoints.get('kafka_bootstrap_servers')}, Spark {masked_remote(found.endpoints.get('spark_remote'))}"
         )
@@ -142,7 +154,7 @@ def _document(found: Status) -> dict[str, object]:
         "postgres": {"dsn": found.endpoints.get("postgres_dsn")},
         # The embedded server has no token; a user's own is in RETROFILL_SPARK_REMOTE.
         "spark": {"remote": masked_remote(found.endpoints.get("spark_remote"))},
-        "console": {"url": found.endpoints.get("console")},
+        "console": {"url": found.endpoints.get("console_url")},
         "topic_prefix": found.endpoints.get("topic_prefix"),
         "services": [part for part in parts if part["name"] in SERVICES],
         "parts": parts,
@@ -173,6 +185,30 @@ def logs(
         return
     sys.stdout.flush()
     os.execvp("tail", ["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)])
+
+
+def open_(
+    id: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="A backfill. Default: the list of all.", autocompletion=backfill_ids),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Open the console's page of a backfill, or of all, in a browser.
+
+    Prints the address, too: that is all where there is no browser.
+    """
+    console = checked_settings().console_url
+    if console is None:
+        raise UserError("no console is known here: set RETROFILL_CONSOLE_URL to its address, or start the stack")
+    address = console if id is None else f"{console.rstrip('/')}/backfills/{quote(id, safe='')}"
+    if as_json:
+        return print_json({"url": address})
+    print_text(address)
+    # Without a display, there are only browsers that take over the terminal.
+    if sys.platform == "darwin" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
+        webbrowser.open(address)
+    return None
 
 
 def service(name: Annotated[str, typer.Argument(help="One of the four services.")]) -> None:

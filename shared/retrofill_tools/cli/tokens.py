@@ -9,8 +9,9 @@ import typer
 
 from retrofill.errors import UserError
 from retrofill_core.setting_types import Role
-from retrofill_tools.cli.options import AsJson
-from retrofill_tools.cli.output import print_json, print_table, print_text, warn
+from retrofill_tools.cli.asking import Yes, confirm
+from retrofill_tools.cli.options import AsJson, Form, takes_form
+from retrofill_tools.cli.output import Column, print_json, print_list, print_text, warn
 from retrofill_tools.client.connect import checked_settings
 from retrofill_tools.client.tokens import add, make, revoke, stored
 
@@ -42,22 +43,28 @@ def create(
 
 
 @group.command("list")
-def list_(file: FileOption = None, as_json: AsJson = False) -> None:
+@takes_form
+def list_(file: FileOption = None, *, form: Form) -> None:
     """List the users that have tokens, with their roles. Tokens themselves are not stored."""
     found, wrong = stored(_path(file))
-    if as_json:
-        return print_json(found)
     warn(wrong)
-    return print_table(
-        ["user", "role", "SHA-256"], [[each.user, each.role, each.sha256[:12]] for each in found], empty="no tokens"
-    )
+    columns = [
+        Column("user", lambda each: each.user),
+        Column("role", lambda each: each.role),
+        Column("SHA-256", lambda each: each.sha256[:12]),
+    ]
+    print_list(form, found, columns, name=lambda each: each.user, empty="no tokens")
 
 
 @group.command("revoke")
 def revoke_(
-    user: Annotated[str, typer.Argument(help="Whose tokens.")], file: FileOption = None, as_json: AsJson = False
+    user: Annotated[str, typer.Argument(help="Whose tokens.")],
+    file: FileOption = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Revoke all tokens of a user. The console refuses them at once."""
+    confirm(f"revoke all tokens of {user}", yes=yes)
     path = _path(file)
     number = revoke(path, user)
     if not number:

@@ -19,6 +19,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from retrofill.wording import plural
 from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import MACHINE, BackfillState
 from retrofill_core.domain.estimate import Estimate
@@ -27,7 +28,17 @@ from retrofill_core.settings import Settings
 from retrofill_core.store.backfills import run_counts
 from retrofill_core.store.sql import database_now
 from retrofill_tools.cli.options import AsJson
-from retrofill_tools.cli.output import STATE_STYLES, cell, console, counts, duration, moment, print_json, time_left
+from retrofill_tools.cli.output import (
+    STATE_STYLES,
+    cell,
+    console,
+    counts,
+    duration,
+    instant,
+    moment,
+    print_json,
+    time_left,
+)
 from retrofill_tools.client.attempts import LiveAttempt, live_attempts
 from retrofill_tools.client.backfills import ActiveBackfill, active_backfills, count_active, expected_end, find_backfill
 from retrofill_tools.client.connect import load_settings, reading_engine, snapshot
@@ -201,7 +212,7 @@ def _line_show(out: Console) -> Show:
 
 def line(progress: Progress, per_second: float | None) -> str:
     """The progress in one line."""
-    done = f"{progress.ended:,}/{progress.runs:,} runs ended ({counts(progress.by_state)})"
+    done = f"{progress.ended:,}/{plural(progress.runs, 'run')} ended ({counts(progress.by_state)})"
     ends = f", {time_left(progress.estimate)}" if progress.estimate else ""
     next_step = f"; {command}" if (command := goes_on_with(progress)) else ""
     return f"{progress.id} {progress.state}: {done}{pace(progress, per_second)}{ends}{next_step}"
@@ -320,8 +331,8 @@ def render_all(found: Overview, speeds: Mapping[str, Speed], out: Console) -> Re
 
 
 def _title(at: datetime, active: int, live: int) -> Text:
-    counted = f"{active:,} active backfills, {live:,} live attempts"
-    return Text.assemble(("retrofill", "bold"), f"  {counted}  ", (f"{moment(at)} UTC", "dim"), "\n")
+    counted = f"{plural(active, 'active backfill')}, {plural(live, 'live attempt')}"
+    return Text.assemble(("retrofill", "bold"), f"  {counted}  ", (f"{instant(at)} UTC", "dim"), "\n")
 
 
 def _table(*columns: str, shrink: Sequence[str]) -> Table:

@@ -19,6 +19,7 @@ from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.domain.run import MACHINE, RunState
 from retrofill_core.store import backfills, rows
 from retrofill_core.store.backfills import run_counts
+from retrofill_core.store.conditions import has_failed
 from retrofill_core.store.pipelines import codes, limit
 from retrofill_core.store.progress import costs, counts, estimates, last_attempts
 from retrofill_core.store.rows import columns_of
@@ -63,7 +64,8 @@ class Search:
 
     ``text``: a part of the id or of the pipeline's name; ``requester``: a part of ``triggered_by``, both in any case.
     ``since`` and ``until``: when it was requested, inclusive and exclusive. ``day``: it has an interval with a part of
-    that day, in its pipeline's time zone.
+    that day, in its pipeline's time zone. ``active_since``: it had not ended by then. ``failed``: it failed, or has
+    failed runs.
     """
 
     text: str | None = None
@@ -71,6 +73,8 @@ class Search:
     since: datetime | None = None
     until: datetime | None = None
     day: date | None = None
+    active_since: datetime | None = None
+    failed: bool = False
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
         """On ``backfill``."""
@@ -88,6 +92,10 @@ class Search:
             zone = b.definition.op("->>", return_type=Text())("timezone")
             day = func.tstzrange(*(func.timezone(zone, literal(each, TIMESTAMP())) for each in midnights))
             yield literal_column(COVERED, TSTZMULTIRANGE()).bool_op("&&")(day)
+        if self.active_since is not None:
+            yield b.ended_at.is_(None) | (b.ended_at >= self.active_since)
+        if self.failed:
+            yield (b.state == BackfillState.FAILED) | exists().where(run.c.backfill_id == b.id, has_failed(run))
 
 
 ANY = Search()
@@ -144,7 +152,7 @@ class FullBackfill:
     ``changed_intervals``: those that it was approved for, and that somebody has changed since. ``skipped``: the number
     of intervals without a run, by reason. ``runs_by_code``: the number of started runs by code archive of the last
     attempt that began them; ``""`` for code that was not shipped. ``failures``: all failed runs, by their errors.
-    ``undelivered``: callbacks that did not arrive.
+    ``applied_code_sha256``: of the pipeline's code by now. ``undelivered``: callbacks that did not arrive.
     """
 
     id: str
@@ -173,6 +181,7 @@ class FullBackfill:
     batch_now: Size | None
     code_sha256: str | None
     latest_code: bool
+    applied_code_sha256: str | None
     runs_by_code: Mapping[str, int]
     requested_at: datetime
     first_started_at: datetime | None
@@ -348,6 +357,7 @@ def describe_backfill(conn: Connection, of: Backfill, failures: int) -> FullBack
         batch_now=_batch_now(conn, of),
         code_sha256=of.definition.data.get("code", {}).get("sha256"),
         latest_code=of.code_follows,
+        applied_code_sha256=_applied_code(conn, of),
         runs_by_code=_runs_by_code(conn, of.id),
         requested_at=of.requested_at,
         first_started_at=first_started_at,
@@ -389,6 +399,11 @@ def _runs_by_code(conn: Connection, id: str) -> dict[str, int]:
         .group_by(run.c.code_sha256)
     )
     return {sha256 or "": number for sha256, number in conn.execute(found)}
+
+
+def _applied_code(conn: Connection, of: Backfill) -> str | None:
+    found = codes(conn, [of.pipeline_no]).get(of.pipeline_no)
+    return None if found is None else found.sha256
 
 
 def _skipped(conn: Connection, id: str) -> dict[str, int]:

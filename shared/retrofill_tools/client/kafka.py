@@ -14,7 +14,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from retrofill.errors import UserError, WrongUsage
 from retrofill_core.bus.clients import admin, producer, reader
-from retrofill_core.bus.envelope import DEAD_LETTER_PREFIX, headers_of, read_headers, wire_headers
+from retrofill_core.bus.envelope import DEAD_LETTER_PREFIX, headers_of, new_headers, read_headers, wire_headers
 from retrofill_core.contract.backfills import BackfillRejected, BackfillRequested
 from retrofill_core.contract.base import Message, Undecodable, decode, decode_object
 from retrofill_core.contract.topics import ANY, CLI_CLIENT, SERVICES, Topic, partition_of, place_of
@@ -227,6 +227,14 @@ def ask(settings: Settings, topic: Topic, key: str, message: Message, seconds: f
     except ValueError as e:  # an unpaired surrogate
         raise WrongUsage(f"this cannot be sent as UTF-8: {e}") from e
     event = Event(topic, key_bytes, body, wire_headers(headers), headers["ce_id"], message.type)
+    return publish_and_wait(settings, event, seconds)
+
+
+def remove_pipeline(settings: Settings, name: str, seconds: float) -> Message:
+    """Publish the null value that removes a pipeline, and return the reply. Raises as ``publish_and_wait`` does."""
+    headers = new_headers("PipelineRemoved", CLI_CLIENT)
+    what = f"the removal of pipeline {name}"
+    event = Event(Topic.PIPELINES, name.encode(), None, wire_headers(headers), headers["ce_id"], what)
     return publish_and_wait(settings, event, seconds)
 
 

@@ -106,6 +106,12 @@ def _summary(name: str, of: StoredDefinition, active_backfills: int, applied_at:
     )
 
 
+def active_of(conn: Connection, number: int) -> int:
+    """How many backfills of a pipeline are active."""
+    mine = (backfill.c.pipeline_no == number) & backfill.c.ended_at.is_(None)
+    return int(conn.execute(select(func.count()).where(mine)).scalar_one())
+
+
 def unstaged_by_pipeline(conn: Connection) -> dict[str, set[str]]:
     """What applied pipelines write without staging it, of those that declare anything."""
     found = (

@@ -17,6 +17,7 @@ from retrofill_core.contract.backfills import MAX_DATES, BackfillRequested
 from retrofill_core.domain.backfill import Publish, ReprocessBehavior
 from retrofill_core.domain.deadline import FINISH_BY
 from retrofill_core.domain.planning import Intervals
+from retrofill_core.domain.schedule import written_range
 from retrofill_core.store import backfills
 from retrofill_core.store.run_commands import not_done
 from retrofill_core.store.sql import database_now
@@ -168,9 +169,9 @@ def _not_done(conn: Connection, of: Backfill) -> Intervals:
             "in another backfill since"
         )
     if len(dates) > MAX_DATES:
-        first, last = (each.isoformat() for each in (of.range_start, of.range_end))
         raise UserError(
             f"backfill {id} has more than {MAX_DATES:,} failed or cancelled runs, too many for one request: request "
-            f"parts of its range from {first} to {last} with 'retrofill backfill create --reprocess failed'"
+            f"parts of its range, {written_range(of.range_start, of.range_end, of.definition.timezone)}, with "
+            "'retrofill backfill create --reprocess failed'"
         )
     return left

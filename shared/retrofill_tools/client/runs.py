@@ -210,6 +210,19 @@ def find_run(conn: Connection, id: int) -> Run | None:
     return None if row is None else Run(*(*row[:-1], StoredDefinition(row[-1])))
 
 
+def first_run(conn: Connection, of: Attempt) -> Run | None:
+    """The first run that an attempt was given; ``None`` if it was purged."""
+    found = (
+        select(run.c.id)
+        # Of a run and those that replaced it, the last one that existed.
+        .where(run.c.backfill_id == of.backfill_id, run.c.position == of.position, run.c.queued_at <= of.claimed_at)
+        .order_by(run.c.id.desc())
+        .limit(1)
+    )
+    id = conn.execute(found).scalar()
+    return None if id is None else find_run(conn, id)
+
+
 def find_runs(conn: Connection, backfill_id: str, states: Sequence[str], limit: int) -> list[RunSummary]:
     """Runs in logical-date order."""
     columns = (

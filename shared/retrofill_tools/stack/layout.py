@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import tempfile
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retrofill_core.contract.topics import CONSOLE, SERVICES
+from retrofill_core.setting_types import ENDPOINTS_FILE
 from retrofill_tools.stack import kafka_auth
 
 KAFKA, POSTGRES, SPARK = "kafka", "postgres", "spark-connect"
@@ -30,6 +33,8 @@ ADDRESSES = (
     "spark_remote",
 )
 SECRETS = ("owner", *SERVICES, "reader", kafka_auth.ADMIN, *map(kafka_auth.secret_name, kafka_auth.USERS))
+# What a stack writes to its home, directories and files. The lock is last: whoever holds it deletes the others.
+OWN = (*SERVERS, "logs", "run", "code", "code-cache", "driver-package", "identity.json", ENDPOINTS_FILE, "up.lock")
 # A Unix socket's path has at most 108 bytes, and supervisord temporarily appends to it.
 MAX_SOCKET_PATH = 80
 
@@ -72,6 +77,20 @@ class Layout:
     def make(self) -> None:
         for folder in (self.home, self.home / "logs", self.run):
             folder.mkdir(parents=True, exist_ok=True)
+
+    def delete(self) -> None:
+        """Delete all that the stack has written. What else is in the home, or around it, stays."""
+        for name in OWN:
+            path = self.home / name
+            if path.is_dir() and not path.is_symlink():
+                # Unpacked code is read-only.
+                for folder, _, _ in os.walk(path):
+                    Path(folder).chmod(0o700)
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.home.rmdir()
 
     def identity(self) -> Identity | None:
         """The home's identity, or ``None`` before the first start."""

@@ -208,7 +208,7 @@ class Stack:
                 "topic_prefix": self._settings.topic_prefix,
                 "partitions": before.get("partitions", partitions),
                 "replication_factor": 1,
-                "console": f"http://{_shown(self._settings.console_host)}:{chosen['console']}/",
+                "console_url": f"http://{_shown(self._settings.console_host)}:{chosen['console']}/",
                 "ports": chosen,
             },
         )
@@ -217,8 +217,8 @@ class Stack:
         path = self._layout.home / ENDPOINTS_FILE
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
-    def down(self) -> bool:
-        """Stop everything, including what a crash left behind.
+    def down(self, *, delete: bool = False) -> bool:
+        """Stop everything, including what a crash left behind. ``delete``: the stack's files, too.
 
         Returns False if nothing was running.
         """
@@ -226,7 +226,10 @@ class Stack:
             return False
         with self._exclusive():
             identity = self._layout.identity()
-            return identity is not None and self._stop(identity)
+            ran = identity is not None and self._stop(identity)
+            if delete:
+                self._layout.delete()
+        return ran
 
     def _stop(self, identity: Identity) -> bool:
         supervisor = Supervisor(self._layout, identity)

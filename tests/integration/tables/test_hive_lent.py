@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[Writes, str]] = {
     ),
     "another day": (
         lambda rows, name, directory: by_root(rows.selectExpr("date_add(day, 1) day", "n", "note"), name, directory),
-        "has day = 2013-01-02, outside of the interval from 2013-01-01",
+        "has day = 2013-01-02, outside of the interval 2013-01-01",
     ),
     "another type": (
         lambda rows, name, directory: by_root(rows.selectExpr("day", "note n", "note"), name, directory),

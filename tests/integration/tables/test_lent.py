@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[Writes, str]] = {
     "nothing": (lambda *_: None, "task 'a' wrote nothing to the table that it was given instead of .* sparse=True"),
     "another day": (
         lambda _, rows, name: rows.selectExpr("date_add(day, 1) day", "n", "note").writeTo(name).append(),
-        "has day = 2013-01-03, outside of the interval from 2013-01-02",
+        "has day = 2013-01-03, outside of the interval 2013-01-02",
     ),
     "no day": (
         lambda _, rows, name: rows.selectExpr("cast(null as date) day", "n", "note").writeTo(name).append(),

@@ -103,6 +103,31 @@ def test_a_command_that_prints_data_has_json(path: str) -> None:
     assert ("--json" in options) == (path not in WITHOUT)
 
 
+@pytest.mark.parametrize("path", sorted(ALL))
+def test_lists_and_what_shows_one_are_printed_in_each_form(path: str) -> None:
+    options = {name for parameter in ALL[path].params for name in parameter.opts}
+    reads = path.split()[-1] in ("list", "show", "hosts")
+    assert ("--output" in options, "-o" in options) == (reads, reads)
+
+
+@pytest.mark.parametrize("name", [name for name, listed in COMMANDS.items() if listed.commands])
+def test_the_help_of_a_group_names_all_it_does(name: str) -> None:
+    about = {word.strip(",.;").lower() for word in COMMANDS[name].about.split()}
+    assert set(COMMANDS[name].commands) <= about
+
+
+@pytest.mark.parametrize("path", sorted(ALL))
+def test_an_interval_is_named_by_one_option(path: str) -> None:
+    options = {name for parameter in ALL[path].params for name in parameter.opts}
+    assert options.isdisjoint({"--date", "--interval", "--intervals", "--day"})
+
+
+@pytest.mark.parametrize("path", ["runs show", "runs logs"])
+def test_runs_are_named_in_one_way(path: str) -> None:
+    named = [each.metavar for each in ALL[path].params[:2]]
+    assert named == ["RUN|attempt:ID|BACKFILL", "[DATE]"]
+
+
 @pytest.mark.parametrize("shell", list(Shell))
 def test_the_script_of_each_shell(shell: Shell, cli: Cli) -> None:
     found = cli("completion", shell)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from io import StringIO
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from retrofill.errors import WrongUsage
+from retrofill_core.contract.backfills import RunsRetried
 from retrofill_core.domain.backfill import Budget
 from retrofill_core.domain.estimate import Estimate
+from retrofill_core.domain.planning import Intervals, Plan, SkipReason
 from retrofill_tools.cli.arguments import read_budget
-from retrofill_tools.cli.output import cell, cost, counts, duration, moment
+from retrofill_tools.cli.backfills import retrying
+from retrofill_tools.cli.output import cell, cost, counts, duration
 from retrofill_tools.cli.output import expectation as preview_line
+from retrofill_tools.cli.previewing import would
 from retrofill_tools.cli.watching import Progress, Speed, line, render
 from retrofill_tools.client.backfills import TimeLeft, missing
 from retrofill_tools.client.previews import NO_HISTORY, Expectation, equal_stretches
@@ -113,11 +118,58 @@ def test_neighbours_with_one_outcome_are_one_stretch():
     assert equal_stretches([]) == []
 
 
-def test_moments_are_short_and_in_their_zone():
-    assert moment(datetime(2024, 1, 1, 5, tzinfo=UTC), "America/New_York") == "2024-01-01"
-    assert moment(datetime(2024, 1, 1, 5, tzinfo=UTC)) == "2024-01-01 05:00:00"
+def test_durations_and_counts():
     assert duration(3723.4) == "1:02:03"
     assert counts({"succeeded": 1000, "failed": 2, "queued": 0}) == "2 failed, 1,000 succeeded"
+
+
+def test_when_something_happened_is_to_the_second_also_at_midnight():
+    assert cell(datetime(2024, 1, 1, tzinfo=UTC)) == "2024-01-01 00:00:00"
+    assert cell(datetime(2024, 1, 1, 5, tzinfo=timezone(timedelta(hours=5)))) == "2024-01-01 00:00:00"
+
+
+@pytest.mark.parametrize(
+    ("skipped", "said"),
+    [
+        ([None] * 92, "would create 92 runs"),
+        ([None], "would create 1 run"),
+        ([None, SkipReason.NOT_OVER_YET], "would create 1 run, none for 1 interval (1 not over yet)"),
+        (
+            [None] * 1000 + [SkipReason.ALREADY_EXISTS] * 2 + [SkipReason.NOT_OVER_YET],
+            "would create 1,000 runs, none for 3 intervals (2 already exists, 1 not over yet)",
+        ),
+    ],
+)
+def test_what_a_plan_would_do(skipped: list[SkipReason | None], said: str):
+    days = [START + timedelta(days=n) for n in range(len(skipped) + 1)]
+    assert would("create", Plan(Intervals(days[:-1], days[1:]), skipped)) == said
+
+
+ABOUT = {"backfill_id": "b", "pipeline": "p"}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"code_sha256": "a" * 64}, "with the code that the backfill was planned with (aaaaaaaaaaaa)"),
+        ({}, "with the code that the backfill was planned with (not shipped, imported from its path)"),
+        (
+            {"code_sha256": "a" * 64, "newer_code_sha256": "b" * 64},
+            "with the code that the backfill was planned with (aaaaaaaaaaaa); newer code is applied (bbbbbbbbbbbb): "
+            "--latest-code uses it",
+        ),
+        (
+            {"code_sha256": "b" * 64, "latest_code": True},
+            "with the code that is applied when they start (now: bbbbbbbbbbbb)",
+        ),
+    ],
+)
+def test_a_retry_says_which_code_it_uses(more: dict[str, Any], said: str):
+    assert retrying("b", RunsRetried(runs=2, **ABOUT, **more)) == f"backfill b: retrying 2 runs {said}"
+
+
+def test_a_retried_undo_has_no_code():
+    assert retrying("b", RunsRetried(runs=1, undoes="a", **ABOUT)) == "backfill b: retrying 1 run"
 
 
 def test_what_users_wrote_is_no_markup():

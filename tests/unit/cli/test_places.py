@@ -13,7 +13,7 @@ from retrofill.outputs.kept import AREA, MARKER, put_marker
 __all__ = ["cli"]
 INTERVAL = {"interval_start": "2024-01-01T00:00:00+00:00", "interval_end": "2024-01-02T00:00:00+00:00"}
 OWNED = {"pipeline": "p", **INTERVAL, "run": "7-abc"}
-WHOSE = "the interval 2024-01-01T00:00:00+00:00 of pipeline p, which run 7 has"
+WHOSE = "the interval 2024-01-01 of pipeline p, which run 7 has"
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_what_would_be_given_up_is_shown(root: Path, cli: Cli) -> None:
 @pytest.mark.parametrize("spelling", ["{}", "{}/", "file:{}", "{}/day=1"])
 def test_what_is_published_is_given_up_and_still_names_its_run(root: Path, cli: Cli, spelling: str) -> None:
     before = files(root)
-    (given_up,) = cli("places", "release", spelling.format(root), "--json").document
+    (given_up,) = cli("places", "release", spelling.format(root), "--yes", "--json").document
     about = {"pipeline": "p", "start": INTERVAL["interval_start"], "end": INTERVAL["interval_end"]}
     assert given_up == {"place": f"{root}/day=1", **about, "run_id": "7", "staged": False}
     marker = str(root / "day=1" / MARKER)
@@ -59,10 +59,10 @@ def test_a_relative_path_is_that_of_the_working_directory(
     root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(root)
-    assert cli("places", "release", "day=1").out == f"{root}/day=1 belonged to {WHOSE} published there\n"
+    assert cli("places", "release", "day=1", "--yes").out == f"{root}/day=1 belonged to {WHOSE} published there\n"
 
 
 def test_what_is_staged_is_dropped_on_request(root: Path, cli: Cli) -> None:
-    assert len(cli("places", "release", str(root), "--staged").out.splitlines()) == 2
+    assert len(cli("places", "release", str(root), "--staged", "--yes").out.splitlines()) == 2
     assert not (root / AREA / "day=3@7-abc" / "25.publish-0").exists()
     assert (root / AREA / "day=4@7-abc" / "25.writing-1").exists(), "its task is told when it is done"

@@ -65,7 +65,7 @@ def test_what_is_active_counts_only_the_new_one() -> None:
 def test_the_log_of_the_old_one_is_not_that_of_the_new_one() -> None:
     def named(conn: Connection, *_runs: Run) -> str:
         with pytest.raises(UserError) as refused:
-            find_attempt(conn, "run:4", None)
+            find_attempt(conn, "4", None)
         return str(refused.value)
 
     assert retried(named, begun=False) == "run 4 is queued: no driver has been given it yet"

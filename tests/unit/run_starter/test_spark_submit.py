@@ -193,7 +193,7 @@ def test_a_driver_that_never_connects_names_the_log_that_says_why(tmp_path: Path
     world.program = "import sys; sys.exit('Invalid maximum heap size: -Xmx900000g')"
     try:
         world.executor.launch(launch(7))
-        reason = "the driver process exited with status 1 before it connected: 'retrofill runs logs 7' says why"
+        reason = "the driver process exited with status 1 before it connected: 'retrofill runs logs attempt:7' says why"
         assert world.host.ended() == (7, False, reason)
         assert world.executor.condition().note == reason
     finally:

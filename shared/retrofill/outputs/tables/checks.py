@@ -15,6 +15,7 @@ from retrofill.outputs.tables.key import INTEGERS, Key, knows_zone
 from retrofill.protocol.launch import Interval, Launch
 from retrofill.protocol.names_of_time import DAY_FORMAT, just_before, twin
 from retrofill.protocol.table_output import identifier
+from retrofill.wording import span
 
 # Of one interval: a year has 8,760 hours. Its minutes are too many.
 MAX_VALUES = 10_000
@@ -48,8 +49,8 @@ def _own(key: Key, interval: Interval) -> set[tuple[str | int, ...]]:
     seconds = (interval.end.astimezone(timezone.utc) - interval.start.astimezone(timezone.utc)).total_seconds()
     if seconds / (key.seconds or 86_400) > MAX_VALUES:
         raise NoSuchColumn(
-            f"column {key.column!r} has more than {MAX_VALUES:,} values from {interval.start.isoformat()} to "
-            f"{interval.end.isoformat()}: name a column of type timestamp, or use shorter intervals"
+            f"column {key.column!r} has more than {MAX_VALUES:,} values of {span(interval.start, interval.end)}: "
+            "name a column of type timestamp, or use shorter intervals"
         )
     values = key.values(interval)
     for number, column in enumerate(key.columns):
@@ -220,8 +221,8 @@ def refuse_misplaced(
     has = ", ".join(f"{name} = {row[name]}" for name in columns)
     formats = "" if key.is_range else f", with {key.column} as {', '.join(each.format for each in key.columns)}"
     raise OtherInterval(
-        f"a row for {table} has {has}, outside of the interval from {whole.start.isoformat()} to "
-        f"{whole.end.isoformat()}: write only the interval's rows{formats}"
+        f"a row for {table} has {has}, outside of the interval {span(whole.start, whole.end)}: "
+        f"write only the interval's rows{formats}"
     )
 
 
