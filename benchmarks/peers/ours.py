@@ -52,7 +52,7 @@ class Retrofill:
                 assert (answer["type"], answer["runs"]) == ("BackfillPlanned", runs), answer
                 subscriber.close()
                 # Its runs are not part of the measurement.
-                self.user.run("backfill", "cancel", id)
+                self.user.run("backfill", "cancel", id, "--yes")
                 self._ended(id)
                 return seconds
         raise AssertionError("there was no answer")
@@ -86,7 +86,7 @@ class Retrofill:
         with psycopg.connect(self.settings.dsn_of("owner")) as conn:
             rows = conn.execute("SELECT due_at FROM retrofill.deadline WHERE backfill_id = %s ORDER BY due_at", [id])
             due = [row[0].timestamp() for row in rows]
-        self.user.run("backfill", "cancel", id)
+        self.user.run("backfill", "cancel", id, "--yes")
         self._ended(id)
         return [noted - moment for noted, moment in zip(_times(self.notes), due, strict=True)]
 

@@ -188,7 +188,7 @@ def test_a_job_is_reviewed_published_and_undone_and_gives_what_a_plain_run_gives
     assert changed, "the diff shows what would change"
     world.user.run("backfill", "publish", pipeline, "--watch")
     assert world.seen(spark, pipeline) == plain != before
-    world.user.run("backfill", "undo", pipeline, "--watch")
+    world.user.run("backfill", "undo", pipeline, "--yes", "--watch")
     assert world.seen(spark, pipeline) == before
     if not world.place(pipeline).startswith("/"):
         left = spark.sql("SHOW TABLES IN lake.shop").collect()

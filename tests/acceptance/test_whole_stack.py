@@ -258,7 +258,7 @@ def test_what_the_readme_does_with_kcat(user: User, orders: Path) -> None:
 # Commands that run until Ctrl-C, or that end or undo what this module shares. Other tests cover
 # them.
 GO_ON = ("-f", "watch", "service", "--watch", "console")
-NOT_HERE = ("up", "down", "init", "pause", "resume", "cancel", "drop")
+NOT_HERE = ("up", "down", "init", "pause", "resume", "cancel", "delete", "drop")
 
 
 # Expected refusals of commands whose arguments only exist for the reader of the page, or that the

@@ -89,7 +89,7 @@ def test_a_run_is_shown_with_its_attempts_tasks_and_error(stack: Installation, c
     ):
         assert said in text
     # The log has the frames that the report omits.
-    log = cli("runs", "logs", str(attempt["id"])).out
+    log = cli("runs", "logs", f"attempt:{attempt['id']}").out
     assert log.count('File "') > 1
     assert "geheim" not in log
 
@@ -101,10 +101,10 @@ def test_nothing_is_lost_of_a_driver_that_is_killed_and_the_reason_is_shown(stac
     first, second = attempts(stack)
     folder = stack.settings.home / "logs" / "attempts"
     assert len(list(folder.glob(f"*/{first}.*.log"))) > 3
-    killed = cli("runs", "logs", str(first))
+    killed = cli("runs", "logs", f"attempt:{first}")
     assert [line for line in killed.out.splitlines() if line.startswith("line ")] == [f"line {n}" for n in range(5000)]
     assert "ended by signal 9" in killed.err
-    again = cli("runs", "logs", str(second))
+    again = cli("runs", "logs", f"attempt:{second}")
     assert "begun 2 times" in again.out
     assert "line 0" not in again.out
     assert again.err == ""
@@ -125,7 +125,7 @@ def test_a_log_is_fetched_from_the_host_that_has_it(
     hosts = {row["id"]: row["host"] for row in stack.query("SELECT id, host FROM attempt")}
     assert len(set(hosts.values())) == 2
     for id in hosts:
-        assert cli("runs", "logs", str(id)).out.count("printed on") == 1
+        assert cli("runs", "logs", f"attempt:{id}").out.count("printed on") == 1
     url = stack.value("SELECT logs FROM host ORDER BY id LIMIT 1")
     base = url.rsplit("/", 3)[0]
     assert httpx.get(f"{base}/logs/{'0' * 32}/{min(hosts)}").status_code == 404
@@ -135,18 +135,22 @@ def test_a_log_is_fetched_from_the_host_that_has_it(
     starters[0].stop()
     gone = f"-{starters[0].process.pid}"
     lost = next(id for id, host in hosts.items() if host.endswith(gone))
-    refused = cli("runs", "logs", str(lost))
+    refused = cli("runs", "logs", f"attempt:{lost}")
     assert (refused.status, refused.out, refused.err.count("\n")) == (1, "", 1)
     assert "is gone" in refused.err or "has no log of it" in refused.err
     assert "RETROFILL_LOG_STORE" in refused.err
     monkeypatch.setenv("RETROFILL_LOG_STORE", str(stores[0]))
-    assert cli("runs", "logs", str(lost)).out.count("printed on") == 1
+    assert cli("runs", "logs", f"attempt:{lost}").out.count("printed on") == 1
 
 
 def test_what_is_asked_for_wrongly_is_explained(stack: Installation, cli: Cli) -> None:
     for words, status, said in (
-        (("logs", "99"), 1, "there is no attempt 99; a run is named run:99"),
-        (("logs", "b"), 2, "which run of backfill b? Add its DATE"),
+        (
+            ("logs", "99"),
+            1,
+            "shows those of a backfill; an attempt is attempt:99",
+        ),
+        (("logs", "b"), 2, "'b' is not the id of a run: add the DATE if it is a backfill"),
         (("logs", "b", "2020-01-01"), 1, "there is no backfill 'b'"),
         (("logs", "1", "-f", "--json"), 2, "cannot be combined"),
         (("show", "99"), 1, "there is no run 99"),

@@ -191,8 +191,8 @@ def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monk
     )
     refused = cli("backfill", "publish", "before")
     assert (refused.status, "did not ask for a review" in refused.err) == (1, True)
-    for verb in ("diff", "discard"):
-        assert "did not ask for a review" in cli("backfill", verb, "before").err
+    for words in (["diff", "before"], ["discard", "before", "--yes"]):
+        assert "did not ask for a review" in cli("backfill", *words).err
     stack.wait_state("c", "in_review")
     assert "in_review" in cli("backfill", "show", "c").out
     correct(tmp_path, "2020-01-02")
@@ -204,5 +204,5 @@ def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monk
     assert "somebody has changed what 1 of its runs would replace" in " ".join(shown.split())
     assert cli("backfill", "show", "c", "--json").document["changed_intervals"] == ["2020-01-02T00:00:00+00:00"]
     assert days(tmp_path)["day=2020-01-02"] == CORRECTION
-    assert cli("backfill", "publish", "c", "--force", "--watch").status == 0
+    assert cli("backfill", "publish", "c", "--force", "--yes", "--watch").status == 0
     assert days(tmp_path) == written_by(stack, "c")

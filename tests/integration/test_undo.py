@@ -152,7 +152,7 @@ def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monk
     assert "would undo 3 of 3 intervals (3 undo)" in cli(*dry).out
     assert cli(*dry, "--json").document["runs"] == 3
     assert days(tmp_path) == written_by(stack, "wrong")
-    done = cli("backfill", "undo", "wrong", "--from", "2020-01-02", "--id", "c", "--watch")
+    done = cli("backfill", "undo", "wrong", "--from", "2020-01-02", "--id", "c", "--yes", "--watch")
     assert (done.status, "which undo backfill wrong" in done.out) == (0, True)
     first = {"day=2020-01-01": written_by(stack, "wrong")["day=2020-01-01"]}
     assert days(tmp_path) == written_by(stack, "before") | first
@@ -180,7 +180,7 @@ def test_a_purge_deletes_what_was_replaced_long_ago_and_leaves_what_can_be_undon
     today = today.rename(today.with_name((datetime.now(UTC) - timedelta(days=3)).date().isoformat()))
     # Whoever purges may have none of the run-starters' settings, or others.
     monkeypatch.setenv("RETROFILL_KEEP_REPLACED_DAYS", "1")
-    assert cli("purge", "--older-than", "90d").status == 0
+    assert cli("purge", "--yes", "--older-than", "90d").status == 0
     assert today.exists()
     undo(stack)
     stack.wait_state("undo", "succeeded")
@@ -190,5 +190,5 @@ def test_a_purge_deletes_what_was_replaced_long_ago_and_leaves_what_can_be_undon
     with stack.session() as conn:
         conn.execute("UPDATE retrofill.backfill SET ended_at = now() - interval '100 days', purged_at = NULL")
         conn.commit()
-    assert cli("purge", "--older-than", "90d").status == 0
+    assert cli("purge", "--yes", "--older-than", "90d").status == 0
     assert list((tmp_path / "_retrofill" / "kept").iterdir()) == []

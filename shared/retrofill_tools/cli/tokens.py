@@ -64,8 +64,8 @@ def revoke_(
     as_json: AsJson = False,
 ) -> None:
     """Revoke all tokens of a user. The console refuses them at once."""
-    confirm(f"revoke all tokens of {user}", yes=yes)
     path = _path(file)
+    confirm(f"revoke all tokens of {user}", yes=yes)
     number = revoke(path, user)
     if not number:
         raise UserError(f"{path} has no token of {user}: retrofill tokens list")

@@ -94,7 +94,7 @@ def old(here: Installation) -> Installation:
 
 
 def purge(cli: Any, *more: str) -> dict[str, Any]:
-    result = cli("purge", "--older-than", "90d", "--json", *more)
+    result = cli("purge", "--yes", "--older-than", "90d", "--json", *more)
     assert result.status == 0, result.err
     document: dict[str, Any] = result.document
     return document

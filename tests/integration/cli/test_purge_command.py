@@ -226,27 +226,27 @@ class TestRefusals:
 
     def test_a_folder_that_takes_no_files(self, cli: Any, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        result = cli("purge", "--older-than", "90d", "--export", str(tmp_path / "file"))
+        result = cli("purge", "--yes", "--older-than", "90d", "--export", str(tmp_path / "file"))
         assert (result.status, result.err.count("\n")) == (1, 1)
         assert "cannot be written" in result.err
 
     def test_an_export_without_what_writes_it(self, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pyarrow", None)
-        result = cli("purge", "--older-than", "90d", "--export", str(tmp_path))
+        result = cli("purge", "--yes", "--older-than", "90d", "--export", str(tmp_path))
         assert (result.status, result.err.count("\n")) == (1, 1)
         assert "retrofill[spark]" in result.err
 
     def test_a_role_that_is_not_the_owner(self, cli: Any, old: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
         for role in ("reader", "backfill-planner", "run-starter", "deadline-watcher", "callback-runner"):
             monkeypatch.setenv("RETROFILL_POSTGRES_DSN", old.settings.dsn_of(role))
-            result = cli("purge", "--older-than", "90d")
+            result = cli("purge", "--yes", "--older-than", "90d")
             assert (result.status, result.err.count("\n")) == (1, 1)
             assert "to the owner's" in result.err
 
     def test_a_purge_beside_another(self, cli: Any, old: Installation) -> None:
         with psycopg.connect(old.settings.dsn_of("owner")) as conn:
             conn.execute("SELECT pg_advisory_lock(%s)", [PURGE_LOCK])
-            result = cli("purge", "--older-than", "90d")
+            result = cli("purge", "--yes", "--older-than", "90d")
         assert (result.status, result.err.count("\n")) == (1, 1)
         assert "another purge is running" in result.err
 
@@ -256,7 +256,7 @@ def test_a_dry_run_and_a_full_one_say_what_they_do(cli: Any, old: Installation, 
     foreseen = cli("purge", "--older-than", "90d", "--dry-run")
     assert rows(old) == before
     assert "rows would be deleted" in foreseen.out
-    fields = cli("purge", "--older-than", "90d")
+    fields = cli("purge", "--yes", "--older-than", "90d")
     lines = [line.split() for line in fields.out.splitlines()]
     assert ["run", "12"] in lines and ["attempt", "9"] in lines
-    assert "nothing ended before" in cli("purge", "--older-than", "90d").out
+    assert "nothing ended before" in cli("purge", "--yes", "--older-than", "90d").out

@@ -22,7 +22,15 @@ from retrofill_core.store.engine import make_engine
 from retrofill_tools.admin.purge import Export, Purge
 
 __all__ = ["here", "old"]
-COMMAND = [sys.executable, "-c", "from retrofill_tools.cli.main import run; run()", "purge", "--older-than", "90d"]
+COMMAND = [
+    sys.executable,
+    "-c",
+    "from retrofill_tools.cli.main import run; run()",
+    "purge",
+    "--yes",
+    "--older-than",
+    "90d",
+]
 
 
 @pytest.mark.parametrize("point", some(["purge:deleted", "purge:exported", "purge:committed"], "purge:deleted"))
@@ -36,7 +44,7 @@ def test_a_purge_that_is_killed_loses_nothing_and_the_next_one_goes_on(
     between = rows(old)
     assert between != before
     # Its Postgres backend, and the backend's lock, may outlive it briefly.
-    until(lambda: cli("purge", "--older-than", "90d", "--export", str(tmp_path)).status == 0, "the next purge")
+    until(lambda: cli("purge", "--yes", "--older-than", "90d", "--export", str(tmp_path)).status == 0, "the next purge")
     left, files = rows(old), exported(tmp_path)
     for table in TABLES:
         assert left[table] | set(files[table]) == before[table]

@@ -72,7 +72,7 @@ def test_dry_run_changes_nothing(cli, pipeline):
     document = cli("backfill", "dry-run", pipeline, *JANUARY, "--json").document
     assert (document["runs"], document["skipped"], len(document["intervals"])) == (31, {}, 31)
     assert {each["outcome"] for each in document["intervals"]} == {"run"}
-    assert "would create 31 runs of 31 intervals" in cli("backfill", "dry-run", pipeline, *JANUARY).out
+    assert "would create 31 runs\n" in cli("backfill", "dry-run", pipeline, *JANUARY).out
     assert cli("backfill", "list", "--pipeline", pipeline, "--json").document == []
 
 
@@ -80,24 +80,31 @@ def test_commands_are_followed_or_refused(cli, pipeline):
     create(cli, pipeline, "steered")
     assert cli("backfill", "pause", "steered").out == "backfill steered: paused\n"
     assert cli("backfill", "resume", "steered", "--json").document["type"] == "BackfillResumed"
-    unknown = cli("backfill", "cancel", "unheard-of")
+    unknown = cli("backfill", "cancel", "unheard-of", "--yes")
     assert (unknown.status, unknown.out) == (1, "")
     assert "there is no backfill with this id" in unknown.err
 
 
-@pytest.mark.parametrize("by", ["--run", "--interval"])
+@pytest.mark.parametrize("by", ["--run", "--dates"])
 def test_any_number_of_runs_is_cancelled(cli, pipeline, by):
     id = f"many{by.strip('-')}"
     cli("backfill", "create", pipeline, "--from", "2025-01-01", "--to", "2025-10-31", "--id", id)
     runs = cli("runs", "list", id, "--limit", "1000", "--json").document[:250]
     named = [str(each["id"]) if by == "--run" else each["interval_start"][:10] for each in runs]
-    done = cli("runs", "cancel", id, *(part for name in named for part in (by, name)))
-    assert (done.out, done.err) == (f"backfill {id}: cancelling 250 runs\n", "")
+    done = cli("runs", "cancel", id, "--yes", *(part for name in named for part in (by, name)))
+    assert (done.out, done.err) == (f"backfill {id}: canceling 250 runs\n", "")
     answer = cli(
-        "runs", "cancel", id, *(part for name in named for part in (by, name)), "--interval", "2025-10-31", "--json"
+        "runs",
+        "cancel",
+        id,
+        "--yes",
+        *(part for name in named for part in (by, name)),
+        "--dates",
+        "2025-10-31",
+        "--json",
     )
     assert (answer.status, len(answer.document["run_ids"]), answer.document["left"]) == (0, 1, {"cancelling": 250})
-    cli("backfill", "cancel", id)
+    cli("backfill", "cancel", id, "--yes")
 
 
 def test_runs_are_listed_and_cancelled(cli, pipeline):
@@ -108,18 +115,18 @@ def test_runs_are_listed_and_cancelled(cli, pipeline):
         ("2024-01-02T05:00:00+00:00", "queued"),
     ]
     first, second = (each["id"] for each in listed)
-    assert cli("runs", "cancel", "spared", "--interval", "2024-01-01").out == "backfill spared: cancelling 1 run\n"
-    answer = cli("runs", "cancel", "spared", "--interval", "2024-01-03", "--run", str(second), "--json").document
+    assert cli("runs", "cancel", "spared", "--yes", "--dates", "2024-01-01").out == "backfill spared: canceling 1 run\n"
+    answer = cli("runs", "cancel", "spared", "--yes", "--dates", "2024-01-03", "--run", str(second), "--json").document
     assert (answer["type"], len(answer["run_ids"]), second in answer["run_ids"]) == ("RunCancelAccepted", 2, True)
-    refused = cli("runs", "cancel", "spared", "--run", str(first))
+    refused = cli("runs", "cancel", "spared", "--yes", "--run", str(first))
     assert (refused.status, refused.out, refused.err.count("\n")) == (1, "", 1)
-    assert "no run was cancelled; 1 already being cancelled" in refused.err
-    unknown = cli("runs", "cancel", "spared", "--interval", "2024-01-04", "--run", "999999")
+    assert "no run was canceled; 1 already being canceled" in refused.err
+    unknown = cli("runs", "cancel", "spared", "--yes", "--dates", "2024-01-04", "--run", "999999")
     assert "the backfill has no run of id 999999" in unknown.err
     asked = [each["cancel_requested_at"] is not None for each in cli("runs", "list", "spared", "--json").document]
     assert asked == [True] * 3 + [False] * 28
-    mixed = cli("runs", "cancel", "spared", "--run", str(first), "--interval", "2024-01-05")
-    assert mixed.out == "backfill spared: cancelling 1 run; 1 already being cancelled\n"
+    mixed = cli("runs", "cancel", "spared", "--yes", "--run", str(first), "--dates", "2024-01-05")
+    assert mixed.out == "backfill spared: canceling 1 run; 1 already being canceled\n"
     table = cli("runs", "list", "spared", "--state", "queued").out
     assert "2024-01-31" in table and max(map(len, table.splitlines())) <= 80
     assert cli("runs", "list", "spared", "--state", "failed").out == "no runs\n"
@@ -154,6 +161,9 @@ def _ended(dsn, id, days, state):
         )
 
 
+RETRIED = "backfill retried: retrying {} with the code that the backfill was planned with (not shipped, imported from its path)"
+
+
 def test_failed_runs_are_retried_and_an_ended_backfill_is_requested_again(cli, pipeline, here):
     dsn = here["RETROFILL_POSTGRES_DSN"]
     create(cli, pipeline, "retried")
@@ -161,7 +171,7 @@ def test_failed_runs_are_retried_and_an_ended_backfill_is_requested_again(cli, p
     assert (nothing.status, nothing.err.count("\n")) == (1, 1)
     assert "none of its runs is failed: there is nothing to retry" in nothing.err
     _ended(dsn, "retried", range(4), "failed")
-    assert cli("runs", "retry", "retried", "--dates", "2024-01-01").out == "backfill retried: retrying 1 run\n"
+    assert cli("runs", "retry", "retried", "--dates", "2024-01-01").out == f"{RETRIED.format('1 run')}\n"
     answer = cli("runs", "retry", "retried", "--dates", "2024-01-02", "--json").document
     assert (answer["type"], answer["runs"], answer["intervals"]) == ("RunsRetried", 1, ["2024-01-02T05:00:00Z"])
     listed = cli("runs", "list", "retried", "--limit", "3", "--json").document
@@ -171,7 +181,7 @@ def test_failed_runs_are_retried_and_an_ended_backfill_is_requested_again(cli, p
         ("failed", answer["run_ids"][0]),
     ]
     assert "failed, retried" in cli("runs", "list", "retried").out
-    assert cli("backfill", "retry", "retried").out == "backfill retried: retrying 2 runs\n"
+    assert cli("backfill", "retry", "retried").out == f"{RETRIED.format('2 runs')}\n"
     shown = cli("backfill", "show", "retried", "--json").document
     assert shown["by_state"] == {"queued": 31}
     assert [each["by_state"] for each in shown["calendar"]["cells"]] == [{"queued": 1}] * 31
@@ -180,7 +190,7 @@ def test_failed_runs_are_retried_and_an_ended_backfill_is_requested_again(cli, p
     day = cli("runs", "show", "retried", "2024-01-02", "--json").document
     assert (day["id"], day["state"], day["attempts"]) == (answer["run_ids"][0], "queued", [])
     changed = cli("backfill", "change", "retried", "--max-active-runs", "9", "--on-run-failure", "pause").out
-    assert "at most 4 attempts at once (9 asked, the pipeline allows 4), of at most 1 run each" in changed
+    assert "concurrency 4 (9 requested, the pipeline allows 4), batch size 1, on run failure: pause" in changed
     _end_with_failures(cli, dsn, "retried")
     again = cli("backfill", "retry", "retried", "--json").document
     assert (again["type"], again["runs"], again["max_active_runs"]) == ("BackfillPlanned", 2, 9)
@@ -203,7 +213,7 @@ def _end_with_failures(cli, dsn, id):
             " END, finished_at = now() WHERE backfill_id = %s AND superseded_by IS NULL",
             (id,),
         )
-    assert cli("backfill", "cancel", id, "--watch").status == 0
+    assert cli("backfill", "cancel", id, "--yes", "--watch").status == 0
     nothing = cli("backfill", "retry", "nobody")
     assert (nothing.status, "there is no backfill 'nobody'" in nothing.err) == (1, True)
 

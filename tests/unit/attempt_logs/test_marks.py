@@ -25,7 +25,6 @@ def test_a_part_begins_with_its_mark_and_ends_with_the_next():
 
 
 def test_marks_say_what_they_are_about():
-    day = "2013-01-01T05:00:00+00:00"
-    assert of_runs([17], FIRST, SECOND, 1) == f"=== run 17 of {day} – 2013-01-02T05:00:00+00:00 ==="
-    assert of_runs([17, 18], FIRST, THIRD, 2).startswith(f"=== 2 runs, from 17, of {day} – 2013-01-03")
+    assert of_runs([17], FIRST, SECOND, 1) == "=== run 17 of 2013-01-01 05:00 – 2013-01-02 04:59 ==="
+    assert of_runs([17, 18], FIRST, THIRD, 2).startswith("=== 2 runs, from 17, of 2013-01-01 05:00 – 2013-01-03 04:59,")
     assert of_runs([17], FIRST, SECOND, 2).endswith(", begun 2 times ===")

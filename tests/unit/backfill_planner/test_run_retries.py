@@ -19,7 +19,7 @@ from retrofill_core.contract.topics import PLANNER, Topic
 from retrofill_core.deadlines import Subject, insert_deadlines
 from retrofill_core.domain.deadline import Arming, DeadlineAlert, DeadlineState
 from retrofill_core.domain.run import RunState
-from retrofill_core.store import backfills
+from retrofill_core.store import backfills, pipelines
 from retrofill_core.store import tables as t
 from retrofill_core.store.conditions import count_failed
 from retrofill_core.store.sql import database_now
@@ -114,3 +114,52 @@ def test_the_new_run_has_deadlines_and_those_of_the_old_one_are_resolved() -> No
 
     said = played(armed)
     assert said == [[["queued", "armed"], ["logical", "void"], ["fixed", "armed"]], True]
+
+
+def code(letter: str) -> dict[str, Any]:
+    return {"file": "/p.py", "attribute": "p", "sha256": letter * 64}
+
+
+IN_PLACE = {"file": "/p.py", "attribute": "p", "sha256": None}
+
+
+@pytest.mark.parametrize(
+    ("planned", "applied", "follows", "latest", "reply", "follows_then"),
+    [
+        (code("a"), code("a"), False, False, {"code_sha256": "a" * 64}, False),
+        (code("a"), code("b"), False, False, {"code_sha256": "a" * 64, "newer_code_sha256": "b" * 64}, False),
+        (code("a"), code("b"), False, True, {"code_sha256": "b" * 64, "latest_code": True}, True),
+        (code("a"), code("b"), True, False, {"code_sha256": "b" * 64, "latest_code": True}, True),
+        (IN_PLACE, code("b"), False, False, {"newer_code_sha256": "b" * 64}, False),
+        (code("a"), IN_PLACE, False, True, {"latest_code": True}, True),
+    ],
+)
+def test_a_retry_keeps_the_code_of_the_plan_unless_the_latest_is_asked_for(
+    planned: Any, applied: Any, follows: bool, latest: bool, reply: dict[str, Any], follows_then: bool
+) -> None:
+    def retried(conn: Any) -> Any:
+        with_failures(conn, 1, 0, code=planned)
+        conn.execute(update(t.backfill).values(code_follows=follows))
+        pipelines.put(conn, daily(code=applied))
+        tx = Transaction(conn, PLANNER, 0, 0, 900_000)
+        request = RunRetryRequested(all_failed=True, latest_code=latest)
+        answer = _carry_out(tx, "b1", request, None, PARTITIONS)
+        said = answer.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        about = ("code_sha256", "latest_code", "newer_code_sha256")
+        return {name: said[name] for name in about if name in said}, conn.execute(
+            select(t.backfill.c.code_follows)
+        ).scalar_one()
+
+    assert played(retried) == [reply, follows_then]
+
+
+@pytest.mark.parametrize("latest", [False, True])
+def test_a_retried_undo_runs_no_code_of_the_pipeline(latest: bool) -> None:
+    def retried(conn: Any) -> Any:
+        with_failures(conn, 1, 0)
+        conn.execute(update(t.backfill).values(undoes="b0"))
+        tx = Transaction(conn, PLANNER, 0, 0, 900_000)
+        answer = _carry_out(tx, "b1", RunRetryRequested(all_failed=True, latest_code=latest), None, PARTITIONS)
+        return answer.type, conn.execute(select(t.backfill.c.code_follows)).scalar_one(), count_failed(conn, "b1")
+
+    assert played(retried) == (["BackfillCommandRejected", False, 1] if latest else ["RunsRetried", False, 0])

@@ -28,7 +28,7 @@ DESTRUCTIVE = {
     "tokens revoke": ["x"],
 }
 # They read first what they say in their question.
-READ_FIRST = {"dead-letters drop", "pipelines delete", "places release", "recover"}
+READ_FIRST = {"dead-letters drop", "pipelines delete", "places release", "recover", "tokens revoke"}
 
 
 def test_all_of_them_have_the_same_option() -> None:

@@ -162,7 +162,7 @@ def test_it_says_where_whose_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(PlaceTaken) as caught:
         published(MINE, tmp_path / "t")
     assert str(caught.value) == (
-        f"{tmp_path}/t belongs to the interval 2024-01-02T00:00:00+00:00 of pipeline p, which run 6 has published there: put "
+        f"{tmp_path}/t belongs to the interval 2024-01-02 of pipeline p, which run 6 has published there: put "
         "the whole interval into the path, like {interval.start:%Y-%m-%d}, or call run.stage_partitions, or give it up with "
         f"'retrofill places release {tmp_path}/t'"
     )
@@ -372,7 +372,7 @@ def test_what_is_given_up_may_be_anothers_and_can_still_be_undone(tmp_path: Path
     for name in ("t/x", "t/y", "neighbour"):
         published(MINE, tmp_path / name)
     assert given_up(tmp_path / "t") == [
-        f"{tmp_path}/t/{name}: the interval 2024-01-01T00:00:00+00:00 of pipeline p, which run 7 has published there"
+        f"{tmp_path}/t/{name}: the interval 2024-01-01 of pipeline p, which run 7 has published there"
         for name in ("x", "y")
     ]
     undone(replace(MINE, run=8), MINE, tmp_path / "t" / "x")
