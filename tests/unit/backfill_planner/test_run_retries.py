@@ -143,7 +143,7 @@ def test_a_retry_keeps_the_code_of_the_plan_unless_the_latest_is_asked_for(
         pipelines.put(conn, daily(code=applied))
         tx = Transaction(conn, PLANNER, 0, 0, 900_000)
         request = RunRetryRequested(all_failed=True, latest_code=latest)
-        answer = _carry_out(tx, "b1", request, None, PARTITIONS)
+        answer = carry_out(tx, "b1", request, None, PARTITIONS)
         said = answer.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         about = ("code_sha256", "latest_code", "newer_code_sha256")
         return {name: said[name] for name in about if name in said}, conn.execute(
@@ -159,7 +159,7 @@ def test_a_retried_undo_runs_no_code_of_the_pipeline(latest: bool) -> None:
         with_failures(conn, 1, 0)
         conn.execute(update(t.backfill).values(undoes="b0"))
         tx = Transaction(conn, PLANNER, 0, 0, 900_000)
-        answer = _carry_out(tx, "b1", RunRetryRequested(all_failed=True, latest_code=latest), None, PARTITIONS)
+        answer = carry_out(tx, "b1", RunRetryRequested(all_failed=True, latest_code=latest), None, PARTITIONS)
         return answer.type, conn.execute(select(t.backfill.c.code_follows)).scalar_one(), count_failed(conn, "b1")
 
     assert played(retried) == (["BackfillCommandRejected", False, 1] if latest else ["RunsRetried", False, 0])

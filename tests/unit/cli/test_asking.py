@@ -34,7 +34,7 @@ READ_FIRST = {"dead-letters drop", "pipelines delete", "places release", "recove
 def test_all_of_them_have_the_same_option() -> None:
     asks = {path for path, command in ALL.items() if any("--yes" in each.opts for each in command.params)}
     assert asks == set(DESTRUCTIVE)
-    assert {each.help for path in asks for each in ALL[path].params if "--yes" in each.opts} == {
+    assert {getattr(each, "help", None) for path in asks for each in ALL[path].params if "--yes" in each.opts} == {
         "Do not ask for confirmation."
     }
 
