@@ -117,10 +117,10 @@ def test_the_new_run_has_deadlines_and_those_of_the_old_one_are_resolved() -> No
 
 
 def code(letter: str) -> dict[str, Any]:
-    return {"file": "/p.py", "attribute": "p", "sha256": letter * 64}
+    return {"file": "/p.py", "attribute": "p", "sha256": letter * 64, "root": "/"}
 
 
-IN_PLACE = {"file": "/p.py", "attribute": "p", "sha256": None}
+IN_PLACE = {"file": "/p.py", "attribute": "p"}
 
 
 @pytest.mark.parametrize(
