@@ -1,4 +1,4 @@
-"""What the refusal of an overlap names helps in the state of the other backfill, and its range is in the pipeline's zone."""
+"""The refusal of an overlap names what helps in the state of the other backfill, and a range in the pipeline's zone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What destroys something asks first, or refuses where nobody can be asked."""
+"""Commands that destroy something ask first, or refuse where nobody can be asked."""
 
 from __future__ import annotations
 
