@@ -26,6 +26,7 @@ from retrofill_core.settings import Settings
 from retrofill_tools.admin.access import create_users, table
 from retrofill_tools.stack.layout import Layout
 from run_starter.executors import LaunchRequest
+from run_starter.executors.command import Drivers
 from run_starter.executors.local_pool import LocalPool
 
 PREFIX = "mutual."
@@ -98,7 +99,7 @@ def refused(settings: Settings, topic: Topic) -> KafkaError | None:
 @pytest.mark.long
 def test_a_driver_has_no_key_and_its_reports_arrive(starter: Settings, authority: tls.Authority) -> None:
     host = Recorder(starter)
-    pool = LocalPool(starter, host)
+    pool = LocalPool(Drivers(starter), host)
     try:
         until(lambda: pool.condition().room == 1, "the driver is ready", seconds=60)
         (process,) = map(psutil.Process, pids(pool))

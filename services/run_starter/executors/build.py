@@ -148,9 +148,8 @@ class Pools:
 def dispatch_of(drivers: Drivers, host: Host, logs: AttemptLogs) -> Dispatch:
     """The executors of one pool, whose drivers print to ``logs``."""
     interpreters = Interpreters(drivers)
-    pool = LocalPool(drivers.settings, host, logs=logs, drivers=drivers, interpreters=interpreters)
-    submit = SparkSubmit(drivers.settings, host, logs, drivers, interpreters)
-    return Dispatch(drivers, host, interpreters, pool, submit)
+    pool = LocalPool(drivers, host, logs, interpreters)
+    return Dispatch(drivers, host, interpreters, pool, SparkSubmit(drivers, host, logs, interpreters))
 
 
 def build_executors(settings: Settings, host: Host) -> Pools:

@@ -17,7 +17,6 @@ from retrofill.attempt_logs import VARIABLE
 from retrofill.log import get_log
 from retrofill.system.processes import lines_until_exit
 from retrofill_core.driver_package import entry, package
-from retrofill_core.settings import Settings
 from retrofill_core.user_code.environments import Packed
 from retrofill_core.user_code.store import CannotUnpackHere, CodeUnavailable
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
@@ -42,21 +41,20 @@ class LocalPool:
 
     def __init__(
         self,
-        settings: Settings,
+        drivers: Drivers,
         host: Host,
-        command: tuple[str, ...] | None = None,
         logs: AttemptLogs | None = None,
-        drivers: Drivers | None = None,
         interpreters: Interpreters | None = None,
+        command: tuple[str, ...] | None = None,
     ) -> None:
         """Without ``logs``, all attempts print to the log of all drivers."""
-        self._settings = settings
+        self._drivers = drivers
+        self._settings = settings = drivers.settings
         self._logs = logs
         self._host = host
-        self._drivers = drivers or Drivers(settings)
-        self._interpreters = interpreters or Interpreters(self._drivers)
+        self._interpreters = interpreters or Interpreters(drivers)
         # Without an environment.
-        self._command = command or (self._drivers.python, entry(package(settings.home), "__main__"))
+        self._command = command or (drivers.python, entry(package(settings.home), "__main__"))
         # Of the last driver that was ready.
         self._versions = Condition(0)
         self._slots = settings.driver_slots
@@ -189,7 +187,7 @@ class LocalPool:
     def _begin(self, packed: Packed | None) -> Worker:
         logged = processes.logged(self._settings.home)
         worker = Worker(self._start(packed), logged, packed)
-        worker.send({"settings": told(self._drivers.settings)})
+        worker.send({"settings": told(self._settings)})
         # Under one lock: its reader must not find it missing.
         with self._lock:
             worker.begin(self._listen, self._limit)

@@ -25,7 +25,6 @@ from retrofill.spark import clusters
 from retrofill.spark.home import LOOPBACK, SparkHome
 from retrofill.system.files import PrivateFolder
 from retrofill.system.processes import await_exit
-from retrofill_core.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
 from run_starter.executors.clearing import cluster_for
@@ -43,17 +42,12 @@ class SparkSubmit:
     """An executor with one process per attempt."""
 
     def __init__(
-        self,
-        settings: Settings,
-        host: Host,
-        logs: AttemptLogs | None = None,
-        drivers: Drivers | None = None,
-        interpreters: Interpreters | None = None,
+        self, drivers: Drivers, host: Host, logs: AttemptLogs | None = None, interpreters: Interpreters | None = None
     ) -> None:
         """Without ``logs``, all attempts print to the log of all drivers."""
-        self._settings = settings
-        self._drivers = drivers or Drivers(settings)
-        self._interpreters = interpreters or Interpreters(self._drivers)
+        self._drivers = drivers
+        self._settings = drivers.settings
+        self._interpreters = interpreters or Interpreters(drivers)
         # Of the last driver that was ready.
         self._versions = Condition(0)
         self._logs = logs

@@ -21,6 +21,7 @@ from retrofill.states import AttemptMode
 from retrofill_core.driver_package import SOURCE, entry
 from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, submission
+from run_starter.executors.command import Drivers
 from run_starter.executors.spark_submit import SparkSubmit
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -108,7 +109,7 @@ def test_the_pod_of_a_driver_is_as_the_settings_say(api: Api, tmp_path: Path, mo
     )
     day = datetime(2020, 1, 1, tzinfo=UTC)
     host = Ends()
-    executor = SparkSubmit(settings, host)
+    executor = SparkSubmit(Drivers(settings), host)
     run = LaunchedRun(1, 1, day, day)
     executor.launch(LaunchRequest("b", 1, AttemptMode.EACH, (run,), daily(), {}, settings.lease_seconds))
     # It never connected, and now it cannot.

@@ -18,6 +18,7 @@ from retrofill_core.contract.runs import Report
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.settings import Settings
 from run_starter.executors import NOT_ALLOWED, LaunchRequest, OnDelivery, TimedOut
+from run_starter.executors.command import Drivers
 from run_starter.executors.local_pool import LocalPool
 
 # A fake driver that speaks the protocol; conf selects its failure.
@@ -151,7 +152,7 @@ class World:
 
     def pool(self, command: tuple[str, ...] | None = None, **more: Any) -> LocalPool:
         settings = Settings(home=self.folder, **{"driver_slots": 1, **more})
-        self.pools.append(LocalPool(settings, self.host, command or (sys.executable, str(self.file))))
+        self.pools.append(LocalPool(Drivers(settings), self.host, command=command or (sys.executable, str(self.file))))
         return self.pools[-1]
 
 

@@ -14,6 +14,7 @@ from tests.unit.driver.pooled import Recorder, launch
 
 from retrofill_core.attempt_logs import Position, folder_of, read
 from retrofill_core.settings import Settings
+from run_starter.executors.command import Drivers
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.logs import AttemptLogs
 
@@ -63,7 +64,9 @@ class World:
         self.logs = AttemptLogs(self.settings)
         self.host = Recorder()
         (home / "driver.py").write_text(DRIVER)
-        self.pool = LocalPool(self.settings, self.host, (sys.executable, str(home / "driver.py")), self.logs)
+        self.pool = LocalPool(
+            Drivers(self.settings), self.host, self.logs, command=(sys.executable, str(home / "driver.py"))
+        )
 
     def run(self, attempt_id: int, **conf: Any) -> bool:
         """Execute an attempt. Returns whether its driver reported the end."""

@@ -70,9 +70,8 @@ class World:
         driver.write_text(pooled.DRIVER)
         drivers = Drivers(Settings(home=folder, driver_slots=2))
         self.programs = Programs(drivers, self.program)
-        self.pool = LocalPool(
-            drivers.settings, self.host, (sys.executable, str(driver)), drivers=drivers, interpreters=self.programs
-        )
+        command = (sys.executable, str(driver))
+        self.pool = LocalPool(drivers, self.host, interpreters=self.programs, command=command)
         until(lambda: self.pool.condition().room == 2, "its drivers are ready")
         self.attempts = 0
 

@@ -24,6 +24,7 @@ from retrofill_core.contract.runs import Report, RunReported
 from retrofill_core.domain.pipeline import PipelineDefinition
 from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, OnDelivery, TimedOut, submission
+from run_starter.executors.command import Drivers
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.spark_submit import SparkSubmit
 
@@ -82,10 +83,10 @@ class World:
         self._attempts = 0
         settings = Settings(home=folder, driver_slots=1)
         if way == "warm":
-            self.executor: Any = LocalPool(settings, self.host, (sys.executable, "-c", WARM))
+            self.executor: Any = LocalPool(Drivers(settings), self.host, command=(sys.executable, "-c", WARM))
         else:
             patch.setattr(submission, "command", lambda *_: (sys.executable, "-c", ONCE))
-            self.executor = SparkSubmit(settings, self.host)
+            self.executor = SparkSubmit(Drivers(settings), self.host)
 
     def launch(self, do: str, task: str = "work", code: str = CODE, retries: int = 0) -> int:
         self._attempts += 1

@@ -153,7 +153,7 @@ def test_a_driver_gets_its_pools_environment_and_says_its_versions(
     file.write_text(DRIVER)
     drivers = drivers_of(Settings(home=tmp_path, driver_slots=1), "gpu")
     host = Recorder()
-    pool = LocalPool(drivers.settings, host, (drivers.python, str(file)), drivers=drivers)
+    pool = LocalPool(drivers, host, command=(drivers.python, str(file)))
     try:
         while pool.condition().room == 0:
             host.changes.get(timeout=20)

@@ -20,6 +20,7 @@ from retrofill_core.attempt_logs import folder_of
 from retrofill_core.contract.runs import Report
 from retrofill_core.settings import Settings
 from run_starter.executors import LaunchRequest, OnDelivery, spark_submit, submission
+from run_starter.executors.command import Drivers
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.spark_submit import SparkSubmit
 
@@ -76,7 +77,7 @@ class World:
         patch.setattr(spark_submit, "cluster_for", lambda *_: "a cluster")
         patch.setattr(clusters, "end", lambda _, tags: self.killed.put(tags))
         patch.setattr(submission, "command", self._command)
-        self.executor = SparkSubmit(Settings(home=folder), self.host)
+        self.executor = SparkSubmit(Drivers(Settings(home=folder)), self.host)
 
     def _command(self, _: object, __: object, environment: Mapping[str, str], *___: object) -> tuple[str, ...]:
         self.environments.put(environment)
@@ -189,7 +190,7 @@ def test_a_host_speaks_for_a_lost_driver_in_the_cluster_until_its_application_ha
 def test_a_driver_that_never_connects_names_the_log_that_says_why(tmp_path: Path, world: World) -> None:
     settings = Settings(home=tmp_path)
     logs = AttemptLogs(settings)
-    world.executor = SparkSubmit(settings, world.host, logs)
+    world.executor = SparkSubmit(Drivers(settings), world.host, logs)
     world.program = "import sys; sys.exit('Invalid maximum heap size: -Xmx900000g')"
     try:
         world.executor.launch(launch(7))
