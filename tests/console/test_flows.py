@@ -163,7 +163,8 @@ def test_pause_resume_and_cancel(installation: Installation, console: Web, page:
     concurrency.fill("3")
     page.get_by_role("button", name="Change").click()
     expect(page.get_by_text("Concurrency: 3.")).to_be_visible()
-    until(lambda: installation.runs_by_state(id).get("running") == 3, "three are live")
+    assert installation.value("SELECT max_active_runs FROM backfill") == 3
+    until(lambda: installation.runs_by_state(id).get("running") == 2, "its seats are busy")
 
     run = installation.value("SELECT min(id) FROM run WHERE state = 'running'")
     page.goto(f"/runs/{run}")
