@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -10,6 +11,7 @@ import pytest
 from playwright.sync_api import Page
 
 from retrofill.protocol.table_output import TableOutput
+from tests.support.installation import ROOT
 
 ARRANGE = """async ([starts, zone]) => {
     const { arrange } = await import('/static/grid/layout.js');
@@ -195,12 +197,8 @@ def test_durations_are_short(files: Page, seconds: float, text: str) -> None:
     assert files.evaluate("async (s) => (await import('/static/lib/format.js')).duration(s)", seconds) == text
 
 
-# As the command line writes them.
-RANGES = [
-    ("2024-02-29T23:00Z", "2024-03-31T22:00Z", "Europe/Berlin", "2024-03-01 – 2024-03-31"),
-    ("2024-03-30T23:00Z", "2024-03-31T22:00Z", "Europe/Berlin", "2024-03-31"),
-    ("2024-03-01T05:00Z", "2024-03-01T07:00Z", "Europe/Berlin", "2024-03-01 06:00 – 07:59"),
-]
+# As the command line writes them: tests/unit/test_wording.py has the same.
+RANGES = json.loads((ROOT / "tests" / "support" / "ranges.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize(("start", "end", "zone", "text"), RANGES)
