@@ -420,3 +420,15 @@ def test_the_overview_counts_every_interval(files: Page) -> None:
         local_days(datetime(2024, 1, 1), 28, "UTC"),
     )
     assert found == {"succeeded": [14, 13], "failed": [0, 1]}
+
+
+def test_ranges_are_written_as_by_the_command_line(files: Page) -> None:
+    cases = json.loads((ROOT / "tests" / "support" / "ranges.json").read_text("utf-8"))
+    written = files.evaluate(
+        """async (cases) => {
+            const { range } = await import('/static/lib/format.js');
+            return cases.map(([start, end, zone]) => range(start, end, zone));
+        }""",
+        cases,
+    )
+    assert written == [case[-1] for case in cases]

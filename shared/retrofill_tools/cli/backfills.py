@@ -244,7 +244,9 @@ def cancel(
 def change(
     id: Id,
     max_active_runs: Annotated[int | None, typer.Option(min=1, max=10_000, help="Maximum concurrency.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, max=MAX_BATCH, help="Batch size.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, max=MAX_BATCH, help="Batch size, up to the pipeline's.")
+    ] = None,
     on_run_failure: Annotated[
         OnRunFailure | None, typer.Option(help="What to do when a run fails permanently from now on.")
     ] = None,

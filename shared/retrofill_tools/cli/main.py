@@ -115,7 +115,7 @@ COMMANDS = {
         "List, show, retry and cancel single runs, and read their logs.",
         {
             "list": "List the runs of a backfill, in the order of their intervals.",
-            "cancel": "Cancel some runs, as many as are named, unless they have ended. The backfill's other runs go on.",
+            "cancel": "Cancel some runs, as many as are named, unless they have ended. The backfill's other runs continue.",
             "retry": "Run failed runs of an active backfill again: all that are named, or none.",
             "show": "Show one run: its state, attempts, tasks and error.",
             "logs": "Print what a run or an attempt prints, during and after it. Of a run, that of its last attempt.",

@@ -220,12 +220,12 @@ def show(name: Name, *, form: Form) -> None:
 def delete(name: Name, yes: Yes = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
     """Delete a pipeline: no backfill of it can be created any more.
 
-    Its active backfills go on, and its history stays. If it is applied again, intervals that are done count as done.
+    Its active backfills continue, and its history stays. If it is applied again, intervals that are done count as done.
     """
     settings = load_settings()
     with reading(settings) as conn:
         active = active_of(conn, find_pipeline(conn, name).no)
-    goes_on = f" (active backfills, which go on: {active:,})" if active else ""
+    goes_on = f" (active backfills, which continue: {active:,})" if active else ""
     confirm(f"delete pipeline {name}{goes_on}", yes=yes)
     answer = remove_pipeline(settings, name, timeout)
     if as_json:

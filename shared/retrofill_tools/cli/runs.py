@@ -97,7 +97,7 @@ def cancel(
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel some runs, as many as are named, unless they have ended. The backfill's other runs go on."""
+    """Cancel some runs, as many as are named, unless they have ended. The backfill's other runs continue."""
     if not backfill.strip():
         raise WrongUsage("the backfill's id is empty")
     named = read_dates(dates)

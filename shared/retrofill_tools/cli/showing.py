@@ -49,7 +49,7 @@ def print_backfill(facts: FullBackfill) -> None:
             "state": facts.state,
             "undoes": facts.undoes,
             "held back": facts.held_back,
-            "cancelled by": facts.cancel_cause,
+            "canceled by": facts.cancel_cause,
             "range": written_range(facts.range_start, facts.range_end, zone),
             "runs": f"{facts.runs:,}: {counts(facts.by_state)}",
             "purged": PURGED if facts.purged else None,
