@@ -100,4 +100,4 @@ lock: ## pin what is installed anew (needs uv)
 
 clean: ## remove the environment and the embedded stack's folder
 	[ ! -x $(BIN)/retrofill ] || $(BIN)/retrofill down
-	rm -rf $(VENV) $(PEERS) $(SITE) site .retrofill
+	rm -rf $(VENV) $(PEERS) $(SITE) .venv-dagster site .retrofill
