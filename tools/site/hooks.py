@@ -19,6 +19,7 @@ ROOT_PAGES = {
     "deploy/README.md": "deploy/README.md",
     "deploy/helm/README.md": "deploy/helm/README.md",
     "examples/airflow/README.md": "examples/airflow/README.md",
+    "examples/dagster/README.md": "examples/dagster/README.md",
 }
 SOURCES = {place: path for path, place in ROOT_PAGES.items()}
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)((?:#[^)\s]*)?)\)")
