@@ -100,13 +100,16 @@ def test_what_is_discarded_is_never_published_and_a_retry_of_it_is_reviewed_agai
     assert days(tmp_path) == written_by(stack, again)
 
 
-def test_some_days_are_published_and_the_others_wait_for_another_review(stack: Installation, tmp_path: Path) -> None:
+def test_some_days_are_published_and_the_others_wait_for_another_review(
+    stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point_at(stack, monkeypatch)
     id = review(stack)
     stack.wait_state(id, "in_review")
     before = days(tmp_path)
     refused = command(stack, id, BackfillPublishRequested(intervals=(date(2020, 1, 3), date(2021, 1, 1)))).body
     assert "no run of 2021-01-01" in refused["message"] and "nothing was published" in refused["message"]
-    approved = command(stack, id, BackfillPublishRequested(intervals=(date(2020, 1, 1), date(2020, 1, 3)))).body
+    approved = cli("backfill", "publish", id, "--dates", "2020-01-01,2020-01-03", "--json").document
     assert (approved["type"], approved["runs"]) == ("BackfillApproved", 2)
     until(lambda: stack.runs_by_state(id) == {"succeeded": 2, "staged": 2}, "two are published")
     stack.wait_state(id, "in_review")

@@ -29,7 +29,15 @@ from retrofill_core.contract.topics import Topic
 from retrofill_core.domain.backfill import BackfillState, OnRunFailure
 from retrofill_core.domain.schedule import written_range
 from retrofill_core.settings import Settings
-from retrofill_tools.cli.arguments import BUDGET, BackfillOptions, read_budget, read_since, takes_backfill_options
+from retrofill_tools.cli.arguments import (
+    BUDGET,
+    BackfillOptions,
+    Dates,
+    read_budget,
+    read_dates,
+    read_since,
+    takes_backfill_options,
+)
 from retrofill_tools.cli.asking import Yes, confirm
 from retrofill_tools.cli.options import (
     ANSWER_SECONDS,
@@ -211,15 +219,22 @@ def publish(
     force: Annotated[
         bool, typer.Option("--force", help="Publish over what somebody has changed since it was compared, too.")
     ] = False,
+    dates: Dates = None,
     watch: Watch = False,
     yes: Yes = False,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Publish what a backfill in review has staged. What somebody has changed since is reviewed again."""
+    """Publish what a backfill in review has staged. What somebody has changed since is reviewed again.
+
+    With --dates, only these intervals; the others wait for another review.
+    """
+    intervals = tuple(read_dates(dates))
+    if dates and not intervals:
+        raise WrongUsage("--dates has no date")
     if force:
         confirm(f"publish backfill {id} over what somebody has changed since", yes=yes)
-    _command(id, BackfillPublishRequested(force=force), watch, timeout, as_json)
+    _command(id, BackfillPublishRequested(force=force, intervals=intervals), watch, timeout, as_json)
 
 
 @group.command()
