@@ -143,7 +143,7 @@ class Scenario:
     def _listed(self) -> dict[str, Any]:
         """What is called for failed runs, alone or together, and for ends."""
         windows = self._random.choice([(), (0.0,), (2.0,), (2.0,), (0.0, 2.0)])
-        people = {"kind": "webhook", "url": "https://people.example/hook", "body": "slack"}
+        people = {"kind": "webhook", "receiver": "people", "body": "slack"}
         who = self._random.choice(["page", people])
         ends = self._random.choice([[], [who], [who, "page"]])
         return {

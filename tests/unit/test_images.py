@@ -1,4 +1,4 @@
-"""The programs in the images of deploy/Dockerfile need no package but those that their lock installs."""
+"""The programs in the images of deploy/Dockerfile, and the demo, need no package but those that their lock installs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "deploy" / "requirements"
+PINNED = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 OWN = (
     "retrofill",
     "retrofill_core",
@@ -52,6 +53,17 @@ for wanted in sys.argv[dash + 1 :]:
                 "retrofill_console.__main__",
             ],
         ),
+        (
+            "../../requirements-demo",
+            [
+                "run_starter.__main__",
+                "retrofill_console.__main__",
+                "retrofill_tools.stack.stack",
+                "retrofill_tools.cli.main:command_line",
+                "pyspark.sql.connect.session",
+                "examples/flights/prepare.py",
+            ],
+        ),
         ("spark", ["run_starter.__main__", "retrofill_tools.cli.main:command_line", "deploy/spark.py"]),
     ],
 )
@@ -63,9 +75,17 @@ def test_they_start_with_what_their_lock_installs(lock: str, wanted: list[str]) 
     assert done.returncode == 0, done.stderr
 
 
+def test_the_demo_has_the_versions_of_all_others() -> None:
+    pins, all_pins = (
+        dict(PINNED.findall((ROOT / f"{name}.lock").read_text())) for name in ("requirements-demo", "requirements")
+    )
+    assert len(pins) > 40
+    assert pins.items() <= all_pins.items()
+
+
 def absent(lock: Path) -> list[str]:
     """The packages that can be imported here, and not where only ``lock`` is installed."""
-    names = {_plain(name) for name in re.findall(r"^([\w.-]+)==", lock.read_text(), re.MULTILINE)}
+    names = {_plain(name) for name, _ in PINNED.findall(lock.read_text())}
     return sorted(
         package
         for package, brought_by in packages_distributions().items()

@@ -99,7 +99,7 @@ def _in_value(name: str, value: Any, path: str, deeper: int) -> Iterator[str]:
     elif isinstance(value, str):
         if _is_secret(name, value) or _has_secret(value):
             yield path
-        elif value.lstrip()[:1] in ("{", "[") and deeper:
+        elif value.lstrip()[:1] in ("{", "[", '"') and deeper:
             yield from _in_json(name, value, path, deeper - 1)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         # Other numbers count something.

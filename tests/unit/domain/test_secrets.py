@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retrofill_core.domain.secrets import is_secret_address, secret_in_conf
 
@@ -43,6 +45,31 @@ def test_other_names_are_none(name: str) -> None:
 def test_what_may_be_one_is_one_if_it_looks_so(name: str) -> None:
     assert secret_in_conf({name: RANDOM}) == f"conf.{name}"
     assert secret_in_conf({name: "3f2a1c9e-5b7d-4e21-9c3a-0d1e2f3a4b5c"}) == f"conf.{name}"
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["day", "2020-01-01", "s3://lake/x", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["day", "out", "keys"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(PLAIN, st.lists(st.sampled_from(["list", "object", "text"]), max_size=4), st.sampled_from(SECRET_NAMES.split()))
+def test_a_secret_is_found_wherever_it_is(plain: Any, steps: list[str], name: str) -> None:
+    assert secret_in_conf({"a": plain}) is None
+    value: Any = {"day": plain, name: "hunter2"}
+    # No deeper in JSON in JSON.
+    texts = [place for place, step in enumerate(steps) if step == "text"][:2]
+    for place, step in enumerate(steps):
+        if step == "list":
+            value = [plain, value]
+        elif step == "object":
+            value = {"out": value, "in": plain}
+        elif place in texts:
+            value = json.dumps(value)
+    assert secret_in_conf({"a": plain, "b": value}) is not None
 
 
 @pytest.mark.parametrize(
