@@ -42,7 +42,10 @@ class Listed(Check):
         """Places and functions of a list, as the backfill was planned."""
         rules = self.row("backfill", "id", backfill_id)["definition"].get(f"on_{occasion}", ())
         calls = (rule["callback"] for rule in rules)
-        return [(place, call.get("name") or f"receiver:{call['receiver']}") for place, call in enumerate(calls)]
+        return [
+            (place, call.get("name") or call.get("url") or f"receiver:{call['receiver']}")
+            for place, call in enumerate(calls)
+        ]
 
     def called(self, claim: Claim) -> None:
         """A target is told of what happened, and of no less."""
