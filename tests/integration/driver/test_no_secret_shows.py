@@ -96,6 +96,7 @@ def secrets(remote: str, out: Path) -> dict[str, str]:
         "RETROFILL_KAFKA_SSL_KEY_PASSWORD": CANARY,
         "RETROFILL_KAFKA_CONFIG": json.dumps({"ssl.key.password": CANARY}),
         "RETROFILL_CODE_STORE_OPTIONS": json.dumps({"secret": CANARY}),
+        "RETROFILL_RECEIVERS": json.dumps({"team": f"https://hooks.example/{CANARY}", "applied": None}),
         "RETROFILL_WEBHOOK_SECRETS": json.dumps({"default": ["whsec_aHVudGVyMi1jYW5hcnktaHVudGVyMi1jYW5hcnk="]}),
     }
 
