@@ -73,16 +73,3 @@ def test_a_replica_whose_drivers_cannot_start_gets_nothing_and_says_why(
     assert (mine["warm"], mine["busy"], mine["cold"]) == (0, 0, 2)
     assert "does not answer" in mine["note"]
     assert broken.process.poll() is None
-
-
-def test_a_seat_that_a_release_without_seats_left_taken_is_freed(stack: Installation) -> None:
-    """During an upgrade, its replica may end an attempt whose seat it does not know."""
-    stack.apply(daily())
-    starters(stack, 1)
-    id = stack.request("p", "2020-01-01", "2020-01-01")
-    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
-    until(lambda: stack.value("SELECT count(*) FROM attempt WHERE state = 'ended'") == 1, "its attempt is over")
-    taken = "UPDATE seat SET attempt_id = (SELECT id FROM attempt), acknowledged_at = now() WHERE no = 2 RETURNING no"
-    assert stack.query(taken) == [{"no": 2}]
-    free = "SELECT count(*) FROM seat WHERE attempt_id IS NULL AND warm"
-    until(lambda: stack.value(free) == 2, "it is free and warm again")
