@@ -110,7 +110,7 @@ def test_done_is_what_succeeded_runs_cover_whole(stack: Installation, cli: Cli) 
     # What was done is shown with its own intervals.
     shown = cli("intervals", "show", "p", "2024-01-04").out.splitlines()
     assert len([line for line in shown if "of backfill hours" in line]) == 24
-    assert shown[0].startswith("2024-01-04 – 2024-01-04 01:00:00: run ")
+    assert shown[0].startswith("2024-01-04 00:00 – 00:59: run ")
     one = cli("intervals", "show", "p", "2024-01-02T07:30:00Z", "--json").document
     assert [(each["interval_start"], each["interval_end"]) for each in one] == [
         ("2024-01-02T00:00:00+00:00", "2024-01-03T00:00:00+00:00")

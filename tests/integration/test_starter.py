@@ -57,7 +57,7 @@ def test_a_run_whose_driver_is_lost_again_and_again_fails_and_tells_how(
     assert by_type["RunFailed"]["message"] == fields["message"]
     point_at(stack, monkeypatch)
     out = cli("backfill", "show", id).out
-    notes = [" (not counted)", "", ""]
-    assert "".join(f"  time {n}: the driver was lost: {silent}{note}\n" for n, note in enumerate(notes, 1)) in out
+    notes = {"1st": " (not counted)", "2nd": "", "3rd": ""}
+    assert "".join(f"  the {n} time, the driver was lost: {silent}{note}\n" for n, note in notes.items()) in out
     ends = [line for line in out.splitlines() if line.startswith("attempt ")]
     assert [(" lost at " in line, line.endswith(f": {silent}")) for line in ends] == [(True, True)] * 3

@@ -87,7 +87,7 @@ def test_what_is_left_of_a_lost_range_is_told_that_accepted_runs_still_publish_f
     empty.heard([AttemptEnded(**lost.about, state="lost", begun=lost.runs[0].id)])
     empty.claimed(ids)
     (rest,) = (each for each in empty.take_launches() if each.mode == AttemptMode.RANGE)
-    assert rest.as_json()["unpublished"] == [lost.attempt_id]
+    assert list(rest.as_json()["unpublished"]) == [lost.attempt_id]
     # Another host finds the same.
     derived: list[LaunchRequest | None] = []
     launching = empty.claims.starting.launching
