@@ -223,7 +223,7 @@ def decide_cancels(names: Sequence[str], found: Sequence[Found]) -> CancelRuns |
         return Refuse("it names no run: give intervals (logical dates) or run_ids")
     if len(found) > MAX_RUNS:
         return Refuse(f"it names more than {MAX_RUNS:,} runs: name fewer at a time, or cancel the whole backfill")
-    refused = refusal(list(unknown(names, found)), "no run was cancelled")
+    refused = refusal(list(unknown(names, found)), "no run was canceled")
     if refused is not None:
         return refused
     once = {each.run_id: each for each in found}
@@ -277,7 +277,7 @@ def cancel_runs(
 
 def _cancels(tx: Transaction, row: Planned, command: RunCancelRequested) -> CancelRuns | Refuse:
     if row.state == S.CANCELLING:
-        return Refuse("the backfill is cancelling: all its runs are being cancelled")
+        return Refuse("the backfill is cancelling: all its runs are being canceled")
     if row.state not in (S.RUNNING, S.PAUSED):
         return nothing_to_do(row.state, "cancel")
     definition: Mapping[str, str] = row.definition
@@ -285,7 +285,7 @@ def _cancels(tx: Transaction, row: Planned, command: RunCancelRequested) -> Canc
     try:
         windows = days(command.intervals, zone)
     except ValueError as e:
-        return Refuse(f"{e}; no run was cancelled")
+        return Refuse(f"{e}; no run was canceled")
     # Runs change states while this is decided: the run-starter decides again, from the rows.
     by_start = starting_within(tx.conn, row.id, windows, MAX_RUNS + 1) if windows else []
     by_id = run_commands.with_ids(tx.conn, row.id, command.run_ids, after=len(windows)) if command.run_ids else []

@@ -88,12 +88,12 @@ def answer_command(command: Command, state: str, used_up: str | None = None, app
         return _not_in_review(command, S(state), approved)
     if isinstance(command, BackfillResumeRequested):
         if state == S.RUNNING and command.budget is not None:
-            return Refuse("the backfill is running: pause it before it gets another budget")
+            return Refuse("the backfill is running: pause it before you give it another budget")
         if state == S.PAUSED and used_up is not None:
             return Refuse(f"its budget is used up: {used_up}; resume it with a larger one (budget, --budget)")
     if isinstance(command, BackfillPublishRequested) and command.review not in (None, approved or 0):
         return Refuse(
-            "another review has begun since: what it would replace was changed; compare again (diff), and then publish"
+            "a new review has started: the output that it would replace has changed; compare again (diff), then publish"
         )
     target, sources, done = _COMMANDS[type(command)]
     if state in sources:

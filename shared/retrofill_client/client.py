@@ -179,7 +179,7 @@ class Backfills:
         return self._command(id, "publish", {"force": force})
 
     def discard(self, id: str) -> Backfill:
-        """Cancel a backfill in review: what it has staged is not published."""
+        """Cancel a backfill in review: its staged output is not published."""
         return self._command(id, "discard")
 
     def undo(self, id: str, *, review: bool = False, new_id: str | None = None) -> Backfill:

@@ -349,7 +349,7 @@ def test_of_a_broken_job_the_first_line_of_the_error_names_the_cause(
 
 
 REFUSED: list[tuple[str, Callable[[str], str | None], str]] = [
-    ("shops.csv", lambda _: None, "shops.csv does not exist: correct its name, or put it there"),
+    ("shops.csv", lambda _: None, "shops.csv does not exist: correct the path, or put the file there"),
     ("report.py", lambda _: None, "report.py does not exist"),
     ("job.json", lambda _: '{"day": "{interval.strat:%F}"}', "did you mean interval.start?"),
     ("build_marts.sh", lambda _: None, "build_marts.sh does not exist"),

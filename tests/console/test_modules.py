@@ -352,7 +352,7 @@ def test_a_review_is_shown_as_a_table_of_what_changes(files: Page) -> None:
     more = output(row_change=-2, interval_start="2024-01-01T05:00:00Z", changed_by_others=True)
     head, rows = files.evaluate(shown, [output(), more])
     assert head == "1 of 2 outputs changes, −2 rows"
-    said = "somebody has changed the published one since it was compared the same figures"
+    said = "the published output has changed since the comparison the same figures"
     assert rows == [["2024-01-01", "t", "3 rows", "3 rows", "−2", said]]
 
 

@@ -190,7 +190,7 @@ def test_apply_says_what_another_schedule_means(cli: Cli, tmp_path: Path) -> Non
     for said in (apply("@hourly"), apply("@hourly", "Europe/Berlin")):
         first, second, *more = said.splitlines()
         assert (first, more) == ("p: applied", [])
-        assert "counts where succeeded runs cover an interval whole" in second
+        assert "counts where succeeded runs cover a whole interval" in second
     assert "its schedule was @hourly (UTC)" in second
 
 

@@ -167,7 +167,7 @@ def test_what_somebody_corrected_during_a_review_is_reviewed_again(
     assert again["changed_intervals"] == ["2020-01-02T00:00:00Z"]
     # Who saw the first review only has not seen this one.
     refused = command(stack, id, BackfillPublishRequested(review=0)).body
-    assert (refused["type"], "another review has begun since" in refused["message"]) == (
+    assert (refused["type"], "a new review has started" in refused["message"]) == (
         "BackfillCommandRejected",
         True,
     )

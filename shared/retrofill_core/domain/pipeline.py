@@ -151,12 +151,12 @@ class SubmitScript(Data):
     @model_validator(mode="after")
     def _fits_together(self) -> SubmitScript:
         if self.main_class is not None and not self.is_jar:
-            raise ValueError(f"main_class is of a jar, but the script is {self.script!r}")
+            raise ValueError(f"main_class is only for a jar, but the script is {self.script!r}")
         names = [placed_name(outline(each)) for each in (*self.files, *self.archives, *self.templates)]
         for name in names:
             if name in ("", ".", "..") or "/" in name:
                 raise ValueError(
-                    f"{name!r} is no name in a working directory: use path#name, without any slash in the name"
+                    f"{name!r} is not a valid name in a working directory: use path#name, without any slash in the name"
                 )
         if twice := _repeated(names):
             raise ValueError(f"two files of the working directory are named {twice[0]!r}: use path#name for one")
@@ -387,7 +387,7 @@ def _not_a_command(given: SubmitScript) -> str | None:
         return "other users of its host could read a secret in its arguments: pass it in env, or in a file of templates"
     of_spark = given.model_dump(include={"conf", "py_files", "jars", "packages", "main_class"}, exclude_defaults=True)
     if of_spark or given.deploy_mode != "client":
-        return "a command has no Spark of its own, and so no options of that"
+        return "a command has no Spark of its own: leave out Spark's options"
     if given.redirected:
         return f"the commits of a command cannot be redirected: pass {{stage_table:{given.redirected[0]}}}"
     return None

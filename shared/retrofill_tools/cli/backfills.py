@@ -130,7 +130,9 @@ def list_(
     failed: Annotated[bool, typer.Option("--failed", help="Only backfills that failed or have failed runs.")] = False,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only backfills that were active since a day, a moment, or an age like 7d."),
+        typer.Option(
+            metavar="TIME", help="Only backfills that were active since a day, a datetime, or an age like 7d."
+        ),
     ] = None,
     limit: Limit = 50,
     *,
@@ -196,7 +198,7 @@ def resume(
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a paused backfill; one whose budget is used up needs another one (--budget none: no limits)."""
+    """Resume a paused backfill; one whose budget is used up needs a new budget (--budget none: no limits)."""
     request = BackfillResumeRequested(budget=None if budget is None else read_budget(budget))
     _command(id, request, watch, timeout, as_json)
 
@@ -207,7 +209,7 @@ def diff(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many outputs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what a backfill in review has staged with what is published; largest changes first."""
+    """Compare the staged output of a backfill in review with the published output; largest changes first."""
     from retrofill_tools.cli.previewing import compare
 
     compare(id, limit, as_json=as_json)
@@ -217,7 +219,7 @@ def diff(
 def publish(
     id: Id,
     force: Annotated[
-        bool, typer.Option("--force", help="Publish over what somebody has changed since it was compared, too.")
+        bool, typer.Option("--force", help="Publish even where the target has changed since the comparison.")
     ] = False,
     dates: Dates = None,
     watch: Watch = False,
@@ -225,7 +227,7 @@ def publish(
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Publish what a backfill in review has staged. What somebody has changed since is reviewed again.
+    """Publish the staged output of a backfill in review. Output whose target has changed is reviewed again.
 
     With --dates, only these intervals; the others wait for another review.
     """
@@ -233,7 +235,7 @@ def publish(
     if dates and not intervals:
         raise WrongUsage("--dates has no date")
     if force:
-        confirm(f"publish backfill {id} over what somebody has changed since", yes=yes)
+        confirm(f"publish backfill {id} even where its target has changed since the comparison", yes=yes)
     _command(id, BackfillPublishRequested(force=force, intervals=intervals), watch, timeout, as_json)
 
 
@@ -241,7 +243,7 @@ def publish(
 def discard(
     id: Id, watch: Watch = False, yes: Yes = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False
 ) -> None:
-    """Cancel a backfill in review: what it has staged is not published."""
+    """Cancel a backfill in review: its staged output is not published."""
     confirm(f"discard what backfill {id} has staged", yes=yes)
     _command(id, BackfillDiscardRequested(), watch, timeout, as_json)
 
@@ -268,10 +270,10 @@ def change(
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Change an active backfill. Whatever is not given stays as it is."""
+    """Change an active backfill. Options that you omit keep their values."""
     values = {"max_active_runs": max_active_runs, "batch_size": batch_size, "on_run_failure": on_run_failure}
     if not any(values.values()):
-        raise WrongUsage("give what to change: --max-active-runs, --batch-size or --on-run-failure")
+        raise WrongUsage("nothing to change: give --max-active-runs, --batch-size or --on-run-failure")
     _command(id, BackfillChangeRequested.model_validate(values), False, timeout, as_json)
 
 
@@ -283,7 +285,7 @@ def retry(
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Retry all failed runs. Of an ended backfill, request its failed and canceled ones again.
+    """Retry all failed runs. For an ended backfill, request its failed and canceled runs again.
 
     A retry in an active backfill uses the code that the backfill was planned with, unless --latest-code is given. A new
     backfill uses the code that is applied now.

@@ -49,7 +49,7 @@ def list_(
     if form not in (Form.TABLE, Form.WIDE):
         return
     for since, name in sorted({(row.receiver_down_since, row.name) for row in found if row.receiver_down_since}):
-        print_text(f"{name} has been down since {instant(since)} UTC: what waits for it is called once it is back")
+        print_text(f"{name} has been down since {instant(since)} UTC: its callbacks wait until it is back")
 
 
 @group.command()
@@ -114,7 +114,7 @@ def replay(
     failed: Annotated[bool, typer.Option("--failed", help="Replay all failed callbacks.")] = False,
     pipeline: PipelineFilter = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also if the receiver got a newer one about the same backfill.")
+        bool, typer.Option("--force", help="Replay even if the receiver got a newer callback about the same backfill.")
     ] = False,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,

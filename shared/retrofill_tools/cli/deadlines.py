@@ -122,7 +122,7 @@ def _called(row: CalledDeadline) -> str | None:
 def watch(
     pipeline: PipelineFilter = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Start with all events that the topic still has.")
+        bool, typer.Option("--from-beginning", help="Start from the earliest event that the topic still has.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
 ) -> None:

@@ -124,7 +124,7 @@ def _show(found: Found) -> None:
     for sign in found.signs:
         print_text(f"found: {sign}")
     if not found.signs:
-        print_text("found: no sign that Postgres lost commits")
+        print_text("found no sign that Postgres lost commits")
     print_text(PLAN)
 
 
@@ -162,7 +162,7 @@ def purge(
     ],
     export: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="First write what is deleted to Parquet files in this directory."),
+        typer.Option(metavar="FOLDER", help="Export the rows to Parquet files in this directory before deleting them."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
     yes: Yes = False,
@@ -211,7 +211,9 @@ def _document(done: Purged) -> dict[str, Any]:
 def _print(done: Purged, export: Path | None, *, dry_run: bool) -> None:
     verb = "would be deleted" if dry_run else "deleted"
     rows = [(name, number) for name, number in done.rows.items() if number]
-    print_table(["table", f"rows {verb}"], rows, empty=f"nothing ended before {instant(done.cutoff)} (UTC) that can go")
+    print_table(
+        ["table", f"rows {verb}"], rows, empty=f"nothing to purge that ended before {instant(done.cutoff)} (UTC)"
+    )
     if export is not None and done.files:
         print_text(f"exported to {plural(done.files, 'file')} in {export}")
     if done.held:

@@ -159,10 +159,10 @@ def _took(started: datetime | None, finished: datetime | None) -> str | None:
 def logs(
     named: Named,
     day: Day = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the attempt ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a run or an attempt prints, during and after it. Of a run, that of its last attempt."""
+    """Print the log of an attempt, or of a run's last attempt, while it runs or afterwards."""
     if follow and as_json:
         raise WrongUsage("--follow and --json cannot be combined: --json is one document")
     settings = load_settings()

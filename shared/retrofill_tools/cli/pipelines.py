@@ -167,8 +167,8 @@ def _print_accepted(of: Accepted) -> None:
     if of.schedule_before is not None:
         # What it means for what is done.
         print_text(
-            f"  its schedule was {of.schedule_before} ({of.timezone_before}): what that has processed counts where "
-            "succeeded runs cover an interval whole; "
+            f"  its schedule was {of.schedule_before} ({of.timezone_before}): what that schedule processed counts where "
+            "succeeded runs cover a whole interval; "
             f"'retrofill backfill dry-run {of.name} --from DATE --to DATE' shows it"
         )
 
@@ -218,7 +218,7 @@ def show(name: Name, *, form: Form) -> None:
 
 @group.command()
 def delete(name: Name, yes: Yes = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
-    """Delete a pipeline: no backfill of it can be created any more.
+    """Delete a pipeline: no new backfill of it can be created.
 
     Its active backfills continue, and its history stays. If it is applied again, intervals that are done count as done.
     """
@@ -426,7 +426,7 @@ def missing_files(definition: PipelineDefinition, own: Sequence[Path]) -> list[s
                     )
                 continue
             if any(Path(address).is_relative_to(each) for each in own):
-                raise UserError(f"{where} {address} does not exist: correct its name, or put it there")
+                raise UserError(f"{where} {address} does not exist: correct the path, or put the file there")
             lines.append(
                 f"{where} {address} does not exist on this machine: each host of pool {definition.pool} needs it there"
             )
@@ -455,7 +455,7 @@ def check_target(target: Target, settings: Settings, kwargs: Mapping[str, Any] |
                 raise ValueError(f"there is no routing key {key!r}; RETROFILL_PAGERDUTY_KEYS has: {known}")
         case TopicMessage(topic=topic):
             if is_own(topic, settings.topic_prefix):
-                raise ValueError(f"the topic {topic!r} is one of Retrofill's own: use a topic of yours")
+                raise ValueError(f"the topic {topic!r} belongs to Retrofill: use a topic of your own")
 
 
 def _check_call(name: str, place: str, kwargs: Mapping[str, Any]) -> None:

@@ -27,16 +27,16 @@ group = typer.Typer(name="places", help="Release directories that belong to inte
 def release(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH...", help="Directories; those in them that belong to intervals count too."),
+        typer.Argument(metavar="PATH...", help="Directories to release, with those below them."),
     ],
     staged: Annotated[
-        bool, typer.Option("--staged", help="Also drop output that is staged there and not published yet.")
+        bool, typer.Option("--staged", help="Also drop staged output there that is not published yet.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be given up.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be released.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let other intervals and pipelines publish to directories. What is published stays as it is."""
+    """Let other intervals and pipelines publish to directories. Published output stays as it is."""
     targets = (Path(path_in(path) or path).absolute() for path in paths)
     found = [each for target in targets for each in owned(target, staged=staged)]
     if found and not dry_run:

@@ -26,7 +26,7 @@ from retrofill_tools.client.previews import DoneByOthers, Preview, stretches, st
 WILL_UNDO = "undo"
 # Columns of an output that are shown, those with the first names.
 MAX_COLUMNS = 6
-BY_OTHERS = "somebody has changed the published one since it was compared"
+BY_OTHERS = "the published output has changed since the comparison"
 
 
 def print_plan(found: Preview) -> None:

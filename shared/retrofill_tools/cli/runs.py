@@ -53,7 +53,7 @@ group = typer.Typer(
 )
 Name = TypeVar("Name")
 Backfill = Annotated[str, typer.Argument(metavar="BACKFILL", help="The backfill's id.", autocompletion=backfill_ids)]
-intervals = typer.Typer(name="intervals", help="Show what became of a data interval.", no_args_is_help=True)
+intervals = typer.Typer(name="intervals", help="Show the history of a data interval.", no_args_is_help=True)
 
 
 @group.command("list")
@@ -97,7 +97,7 @@ def cancel(
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel some runs, as many as are named, unless they have ended. The backfill's other runs continue."""
+    """Cancel the named runs that have not ended. The backfill's other runs continue."""
     if not backfill.strip():
         raise WrongUsage("the backfill's id is empty")
     named = read_dates(dates)
@@ -166,7 +166,7 @@ def retry(
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Run failed runs of an active backfill again: all that are named, or none.
+    """Retry failed runs of an active backfill: all named runs, or none.
 
     They use the code that the backfill was planned with, unless --latest-code is given.
     """

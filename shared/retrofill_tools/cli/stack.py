@@ -74,7 +74,7 @@ def up(as_json: AsJson = False) -> None:
 
 def down(
     delete: Annotated[
-        bool, typer.Option("--delete", help="Also delete all that it keeps: pipelines, backfills, messages, logs.")
+        bool, typer.Option("--delete", help="Also delete its data: pipelines, backfills, messages, logs.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -167,7 +167,7 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last lines to print.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show the log of a part. Those of attempts: retrofill runs logs."""
+    """Show the log of a part. For logs of attempts: retrofill runs logs."""
     from retrofill_tools.stack.layout import PARTS, SUPERVISOR
 
     if follow and as_json:
@@ -200,7 +200,9 @@ def open_(
     """
     console = checked_settings().console_url
     if console is None:
-        raise UserError("no console is known here: set RETROFILL_CONSOLE_URL to its address, or start the stack")
+        raise UserError(
+            "the console's address is unknown: set RETROFILL_CONSOLE_URL to its address, or start the stack"
+        )
     address = console if id is None else f"{console.rstrip('/')}/backfills/{quote(id, safe='')}"
     if as_json:
         return print_json({"url": address})
@@ -223,7 +225,7 @@ def console(
         int | None, typer.Option(min=0, max=65_535, help="Port to listen on. Default: RETROFILL_CONSOLE_PORT.")
     ] = None,
 ) -> None:
-    """Serve the web page in the foreground, also for an installation elsewhere.
+    """Serve the console in the foreground, for a local or a remote installation.
 
     The embedded stack has one already: 'retrofill status' shows its address.
     """

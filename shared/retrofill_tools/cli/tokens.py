@@ -25,7 +25,9 @@ SETTING = "RETROFILL_CONSOLE_TOKENS"
 
 @group.command("create")
 def create(
-    user: Annotated[str, typer.Argument(help="Who will use it: the requester of what is requested with it.")],
+    user: Annotated[
+        str, typer.Argument(help="The user, who becomes the requester of everything that the token requests.")
+    ],
     role: Annotated[Role, typer.Option(help="What it allows; each role includes those before it.")],
     file: FileOption = None,
     as_json: AsJson = False,
@@ -75,5 +77,5 @@ def revoke_(
 def _path(file: Path | None) -> Path:
     path = file or checked_settings().console_tokens
     if path is None:
-        raise UserError(f"which file? Set {SETTING}, or give --file")
+        raise UserError(f"no file of tokens: set {SETTING}, or give --file")
     return path

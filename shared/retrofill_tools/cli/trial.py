@@ -50,9 +50,9 @@ def test(
     conf: Annotated[
         str | None, typer.Option(metavar="JSON", help="JSON object that is passed to the tasks, or @FILE.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=0, max=1000, help="Show so many rows of each output.")] = 5,
+    rows: Annotated[int, typer.Option(min=0, max=1000, help="Number of rows to show of each output.")] = 5,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep what is staged, instead of deleting it at the end.")
+        bool, typer.Option("--keep", help="Keep the staged output instead of deleting it at the end.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -88,7 +88,8 @@ def _local(settings: Settings) -> Settings:
     )
     if not (local.spark_submit_master or "").startswith("local"):
         raise UserError(
-            f"RETROFILL_SPARK_SUBMIT_MASTER is {local.spark_submit_master}: a test runs on this machine, with local[2] or so"
+            f"RETROFILL_SPARK_SUBMIT_MASTER is {local.spark_submit_master}, but a test runs on this machine: "
+            "set it to local[2], for example"
         )
     try:
         maven = Maven(local, find(local), lambda line: warn([line]), {})
@@ -100,7 +101,7 @@ def _local(settings: Settings) -> Settings:
 
 def _unstaged(definition: PipelineDefinition) -> list[str]:
     return [
-        f"task {task.name!r} stages nothing: what it writes is written (if it writes nothing, declare it with "
+        f"task {task.name!r} stages nothing: its writes take effect at once (if it writes nothing, declare it with "
         "writes_nothing=True)"
         for task in definition.tasks
         if task.bypasses_reviews

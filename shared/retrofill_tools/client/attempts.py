@@ -221,7 +221,7 @@ def why_no_log(attempt: Attempt, age: float | None, problem: str | None, *, host
     if problem is not None:
         return f"attempt {id} ran on {host}: {problem}; run this on that machine, or set RETROFILL_HTTP_HOST there"
     if age is None and attempt.began_at is None:
-        return f"attempt {id} has printed nothing yet: its driver on {host} has not begun (-f waits for it)"
+        return f"attempt {id} has printed nothing yet: its driver on {host} has not started (-f waits for it)"
     if attempt.began_at is None:
         return f"attempt {id} printed nothing: it ended before it began ({attempt.reason or attempt.outcome})"
     if age is not None and age > kept:

@@ -141,7 +141,7 @@ def produce(
     left = client.flush(seconds + 1)
     if failures or left:
         why = failures[0].str() if failures else "no answer"
-        raise UserError(f"Kafka at {settings.bootstrap_servers()} did not take the message on {topic}: {why}")
+        raise UserError(f"Kafka at {settings.bootstrap_servers()} did not accept the message on {topic}: {why}")
 
 
 def follow(settings: Settings, topic: Topic, *, from_beginning: bool) -> Iterator[dict[str, Any]]:
@@ -251,7 +251,7 @@ def publish_and_wait(settings: Settings, event: Event, seconds: float) -> Messag
     if answer is None:
         reader = next(service.name for service in SERVICES.values() if event.topic in service.reads)
         raise NoAnswer(
-            f"no answer to {event.name} within {seconds:g} s: does the {reader} run (retrofill status)? "
+            f"no reply to {event.name} within {seconds:g} s: is the {reader} running (retrofill status)? "
             f"The message is published under the key {event.key.decode()} and counts once a {reader} reads it"
         )
     return answer

@@ -156,7 +156,7 @@ def _not_done(conn: Connection, of: Backfill) -> Intervals:
     id = of.id
     if of.undoes is not None:
         raise UserError(
-            f"backfill {id} is an undo: request it again with 'retrofill backfill undo {of.undoes}', which leaves out "
+            f"backfill {id} is an undo: request it again with 'retrofill backfill undo {of.undoes}', which skips "
             "what is undone"
         )
     left = not_done(conn, id)
@@ -170,7 +170,7 @@ def _not_done(conn: Connection, of: Backfill) -> Intervals:
         )
     if len(dates) > MAX_DATES:
         raise UserError(
-            f"backfill {id} has more than {MAX_DATES:,} failed or cancelled runs, too many for one request: request "
+            f"backfill {id} has more than {MAX_DATES:,} failed or canceled runs, too many for one request: request "
             f"parts of its range, {written_range(of.range_start, of.range_end, of.definition.timezone)}, with "
             "'retrofill backfill create --reprocess failed'"
         )

@@ -80,7 +80,7 @@ def stored(path: Path) -> tuple[list[Token], list[str]]:
         # Whoever changes it does so in its place.
         fcntl.flock(file, fcntl.LOCK_SH)
         found = [(number, _read(line)) for number, line in enumerate(file.read().splitlines(), 1)]
-    wrong = [f"{path}, line {number}, is no token: {each}" for number, each in found if isinstance(each, str)]
+    wrong = [f"{path}, line {number}, is not a valid token: {each}" for number, each in found if isinstance(each, str)]
     return [each for _, each in found if isinstance(each, Token)], wrong
 
 
@@ -136,7 +136,7 @@ def _read(line: str) -> Token | str | None:
     if role not in list(Role):
         return f"the role is not one of {', '.join(Role)}"
     if not _SHA256.fullmatch(sha256):
-        return "what follows the role is no SHA-256 in hexadecimal"
+        return "the text after the role is not a SHA-256 in hexadecimal"
     return Token(user.strip(), Role(role), sha256) if user.strip() else "it names no user"
 
 

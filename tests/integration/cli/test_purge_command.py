@@ -259,4 +259,4 @@ def test_a_dry_run_and_a_full_one_say_what_they_do(cli: Any, old: Installation, 
     fields = cli("purge", "--yes", "--older-than", "90d")
     lines = [line.split() for line in fields.out.splitlines()]
     assert ["run", "12"] in lines and ["attempt", "9"] in lines
-    assert "nothing ended before" in cli("purge", "--yes", "--older-than", "90d").out
+    assert "nothing to purge that ended before" in cli("purge", "--yes", "--older-than", "90d").out

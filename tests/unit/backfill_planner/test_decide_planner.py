@@ -118,7 +118,7 @@ def test_the_review_that_a_command_names_is_the_one_that_it_approves(named, appr
     command = BackfillPublishRequested(review=named)
     answer = answer_command(command, "in_review", approved=approvals)
     assert (answer == Enter(S.RUNNING)) == enters
-    assert enters or (isinstance(answer, Refuse) and "another review has begun since" in answer.message)
+    assert enters or (isinstance(answer, Refuse) and "a new review has started" in answer.message)
 
 
 def runs(*, unfinished=True, failed=False, cancelled=False, since_resume=False):

@@ -38,7 +38,7 @@ def test_all_may_be_left():
 def test_a_part_without_a_run_is_named_and_the_others_counted():
     answer = decide_cancels(["2020-01-03", "2020-02-01", "id 9"], [found()])
     assert answer == Refuse(
-        "the backfill has no run of 2020-02-01: 'retrofill runs list' shows its runs (and 1 more); no run was cancelled"
+        "the backfill has no run of 2020-02-01: 'retrofill runs list' shows its runs (and 1 more); no run was canceled"
     )
 
 

@@ -72,7 +72,7 @@ def test_a_missing_file_is_named_when_they_are_applied(folder: Path) -> None:
         with pytest.raises(UserError) as refused:
             missing_files(found[name], [folder])
         (folder / "gone").rename(folder / each)
-        why = f"{folder / each} does not exist: correct its name, or put it there"
+        why = f"{folder / each} does not exist: correct the path, or put the file there"
         assert re.fullmatch(rf"{name}: task '\w+': {re.escape(why)}", str(refused.value))
 
 

@@ -25,7 +25,7 @@ def test_one_beside_the_pipeline_that_does_not_exist_is_refused(tmp_path: Path, 
     missing = str(tmp_path / "libs" / "missing")
     made = with_files(missing) if kind == "script" else with_files(str(tmp_path / "job.py"), **{kind: [missing]})
     with pytest.raises(
-        UserError, match=f"^p: task 'load': {missing} does not exist: correct its name, or put it there$"
+        UserError, match=f"^p: task 'load': {missing} does not exist: correct the path, or put the file there$"
     ):
         missing_files(made, [tmp_path / "elsewhere", tmp_path])
 
@@ -69,7 +69,7 @@ def test_a_secret_that_a_pool_does_not_have_is_refused_where_the_pool_is_known()
 def test_a_file_of_each_interval_is_there_if_any_is(tmp_path: Path) -> None:
     made = with_command("true", files=[f"{tmp_path}/rules/{{interval.start:%Y/%m}}.json"])
     with pytest.raises(
-        UserError, match=r"rules/\{interval.start:%Y/%m}.json does not exist: correct its name, or put it there"
+        UserError, match=r"rules/\{interval.start:%Y/%m}.json does not exist: correct the path, or put the file there"
     ):
         missing_files(made, [tmp_path])
     (tmp_path / "rules" / "2013").mkdir(parents=True)

@@ -52,7 +52,7 @@ def test_backfills_that_cannot_be_meant(cli, command, arguments, said):
         (["backfill", "list", "--since", "2024-02-30"], "--since 2024-02-30: use an age"),
         (["backfill", "list", "--since", "99999999d"], "--since 99999999d: use an age"),
         (["backfill", "list", "--json", "-o", "yaml"], "--json is -o json: it cannot be combined with -o yaml"),
-        (["backfill", "change", "x"], "give what to change: --max-active-runs, --batch-size or --on-run-failure"),
+        (["backfill", "change", "x"], "nothing to change: give --max-active-runs, --batch-size or --on-run-failure"),
         *((["dead-letters", "replay", "--", each], "PARTITION:OFFSET") for each in ("x", "1", "1:", "-1:2", "1:2:3")),
     ],
 )

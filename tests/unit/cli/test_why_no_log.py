@@ -50,7 +50,7 @@ ATTEMPT = Attempt(
             "does not answer: refused; run this on that machine",
         ),
         ({}, 7200.0, None, 0, "was removed: logs are kept for 1:00:00 (RETROFILL_LOG_KEEP_SECONDS)"),
-        ({"began_at": None}, None, None, 1, "its driver on run-starter-a-12 has not begun (-f waits for it)"),
+        ({"began_at": None}, None, None, 1, "its driver on run-starter-a-12 has not started (-f waits for it)"),
         ({"began_at": None, "reason": "no host"}, 60.0, None, 0, "it ended before it began (no host)"),
     ],
 )

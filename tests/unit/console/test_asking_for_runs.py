@@ -42,7 +42,7 @@ class Planner:
     def command(self, _: Any, id: str, request: RunCancelRequested) -> Any:
         if bad := self.refuses.intersection(request.run_ids):
             self.open = [each for each in self.open if each not in self.ends]
-            message = f"run {min(bad)} is publishing; no run was cancelled"
+            message = f"run {min(bad)} is publishing; no run was canceled"
             raise Refused(BackfillCommandRejected(backfill_id=id, command=request.type, message=message))
         ids = [each for each in request.run_ids if each not in self.left]
         self.accepted += ids
@@ -91,7 +91,7 @@ def test_all_that_were_left_ended_meanwhile(cancelled: Any) -> None:
 
 def test_a_refusal_at_once_is_that_of_the_planner(cancelled: Any) -> None:
     for ends in (set(), {0}):
-        with pytest.raises(Refused, match=r"^run 0 is publishing; no run was cancelled$"):
+        with pytest.raises(Refused, match=r"^run 0 is publishing; no run was canceled$"):
             cancelled(Planner([0], refuses={0}, ends=ends))
 
 

@@ -93,9 +93,9 @@ def test_no_token_is_stored(file: Path) -> None:
     ("line", "said"),
     [
         ("owner 00 ada", "the role is not one of read, request, publish, operate"),
-        ("read 00 ada", "what follows the role is no SHA-256"),
+        ("read 00 ada", "the text after the role is not a SHA-256"),
         (f"read {'0' * 64}", "it names no user"),
-        ("read", "what follows the role is no SHA-256"),
+        ("read", "the text after the role is not a SHA-256"),
     ],
 )
 def test_a_line_that_is_no_token_is_named_and_keeps_nobody_else_out(file: Path, line: str, said: str) -> None:
@@ -103,7 +103,7 @@ def test_a_line_that_is_no_token_is_named_and_keeps_nobody_else_out(file: Path, 
     token = created(file, "ada")
     (known,), (wrong,) = stored(file)
     assert known.user == "ada"
-    assert wrong.startswith(f"{file}, line 3, is no token: {said}")
+    assert wrong.startswith(f"{file}, line 3, is not a valid token: {said}")
     assert login(console_tokens=file).holder(token) is not None
 
 

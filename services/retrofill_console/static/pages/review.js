@@ -125,7 +125,7 @@ export function Changes({ rows, zone, publish = null, onDone = null }) {
       { title: "Published", kind: "number", of: (row) => sizeOf(row.published) },
       { title: "Staged", kind: "number", of: (row) => sizeOf(row.staged) },
       { title: "Rows", kind: "number", of: (row) => (row.row_change ? html`<strong>${signed(row.row_change)}</strong>` : "–") },
-      { title: "What changes", kind: "long", of: (row) => html`${row.changed_by_others && html`<strong class="bad">somebody has changed the published one since it was compared</strong> `}${whatOf(row)}` },
+      { title: "What changes", kind: "long", of: (row) => html`${row.changed_by_others && html`<strong class="bad">the published output has changed since the comparison</strong> `}${whatOf(row)}` },
     ]} />
     ${listed.length > most && html`<p class="more"><button type="button" onClick=${() => setMost(most * 2)}>Show more</button></p>`}`;
 }
