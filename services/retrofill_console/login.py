@@ -36,7 +36,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-UNKNOWN = "this token is unknown or was revoked; who operates the console makes another: retrofill tokens create USER --role ROLE"
+UNKNOWN = "this token is unknown or was revoked; ask the console's operator for a new one: retrofill tokens create USER --role ROLE"
 FOREIGN = "another site's page sent this; scripts send Origin: with the console's address, or Authorization: Bearer"
 
 
@@ -62,7 +62,7 @@ class Guard:
         if not path.startswith(API):
             return None
         if "\0" in path or b"%00" in scope["query_string"]:
-            return failed("the address has a NUL character, which no name has", 400)
+            return failed("the address has a NUL character, which no host name may have", 400)
         connection = HTTPConnection(scope)
         peer = None if connection.client is None else connection.client.host
         try:
@@ -75,7 +75,7 @@ class Guard:
             return failed(UNKNOWN if given else "log in first", 401, login=self._login.kind)
         if method in SAFE:
             from_elsewhere = headers.get("sec-fetch-site", "none") not in OWN
-            return failed("this is no answer to another site's page", 403) if from_elsewhere else None
+            return failed("the console does not answer other sites' pages", 403) if from_elsewhere else None
         if headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             return failed(f"send the content type {JSON}", 415)
         if viewer is not None and viewer.by_header:
@@ -132,7 +132,7 @@ def needs(viewer: Viewer, role: Role, what: str) -> None:
     """Raises ``Forbidden`` if the viewer's role does not allow it."""
     if not viewer.role.allows(role):
         raise Forbidden(
-            f"{what} needs the role {role}, and {viewer.name} has {viewer.role}: ask who operates the console"
+            f"{what} needs the role {role}, and {viewer.name} has {viewer.role}: ask the console's operator"
         )
 
 

@@ -25,7 +25,7 @@ log = get_log(__name__)
 # Comparisons at a time; the others wait. Each reads the outputs once.
 AT_A_TIME = threading.BoundedSemaphore(2)
 NO_SPARK = (
-    "this console has no pyspark, with which outputs are compared: install retrofill[spark] beside it, or use "
+    "this console has no pyspark, which compares outputs: install retrofill[spark] beside it, or use "
     "'retrofill backfill diff {id}' where it is installed"
 )
 

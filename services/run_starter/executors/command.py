@@ -122,7 +122,7 @@ def _value(pool: str, name: str, source: Source, environment: Mapping[str, str])
         try:
             return source.file.read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as e:
-            why = e.strerror if isinstance(e, OSError) else "it is no UTF-8 text"
+            why = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
             raise NotConfigured("RETROFILL_POOLS", f"{where} cannot be read from {source.file}: {why}") from None
     value = environment.get(source.variable or "")
     if value is None:

@@ -122,7 +122,7 @@ def refusal(settings: Settings, launch: LaunchRequest) -> str | None:
     starts_jvm = launch.pipeline.executor == "spark-submit" and not launch.needs_no_spark
     if heap is None or not starts_jvm or is_remote(settings, launch) or _HEAP_SIZE.fullmatch(heap):
         return None
-    return f"spark_conf: {_HEAP} is {heap[:200]!r}, which Java does not take: use a whole number with k, m, g or t, such as 2g"
+    return f"spark_conf: {_HEAP} is {heap[:200]!r}, which Java does not accept: use a whole number with k, m, g or t, such as 2g"
 
 
 def command(

@@ -16,7 +16,7 @@ from retrofill_core.domain.run import RunState
 KEPT = 10
 REASON_CHARS = 300
 UNKNOWN = ErrorInfo(type="DriverLost", message="no reason was reported")
-RELEASED = ErrorInfo(type="AttemptReleased", message="a user cancelled a run of the attempt, which ended it")
+RELEASED = ErrorInfo(type="AttemptReleased", message="a user canceled a run of the attempt, which ended the attempt")
 SILENT = ErrorInfo(type="DriverLost", message="its lease ended: no heartbeat arrived in time")
 
 HOST_SILENT = ErrorInfo(type="DriverLost", message="its lease ended, and its host is silent, too")

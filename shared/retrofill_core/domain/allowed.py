@@ -105,7 +105,7 @@ def _refusals(definition: PipelineDefinition, settings: Sequence[str], scripts: 
                 what = runs if address == task.submit.script else "use the file"
                 # A name is looked for on the host.
                 how = (
-                    "put it beside the pipeline's file and apply that with a code store, or"
+                    "put it next to the pipeline's file and apply the pipeline with a code store, or"
                     if "/" in address
                     else "ship a script that runs it, or"
                 )

@@ -231,7 +231,7 @@ def _read(file: Path, root: Path, found: dict[str, str]) -> None:
     try:
         found[name] = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as e:
-        why = e.strerror if isinstance(e, OSError) else "it is no UTF-8 text"
+        why = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
         raise NoRequirements(f"{file} cannot be read: {why}") from e
     for included in _INCLUDES.findall(found[name]):
         if "://" not in included:

@@ -87,7 +87,7 @@ def test_a_route_is_open_to_its_role_and_those_above(guarded: Web, tokens: Token
         if role.allows(ask.role):
             continue
         answer = guarded.client.post(path, json=BODIES.get(ask.path, {}), headers=headers)
-        line = f"{path} needs the role {ask.role}, and Ada, who may {role} has {role}: ask who operates the console"
+        line = f"{path} needs the role {ask.role}, and Ada, who may {role} has {role}: ask the console's operator"
         assert (answer.status_code, answer.json()) == (403, {"error": line})
     for path in ("/api/v1/backfills", "/api/v1/runs/1/log", "/api/v1/health"):
         assert guarded.client.get(path, headers=headers).status_code != 403

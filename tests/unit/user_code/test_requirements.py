@@ -33,7 +33,7 @@ def test_a_missing_file_is_named(tmp_path: Path, text: str) -> None:
 
 def test_what_is_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_bytes(b"\xff")
-    with pytest.raises(NoRequirements, match=r"it is no UTF-8 text$"):
+    with pytest.raises(NoRequirements, match=r"it is not UTF-8 text$"):
         read_requirements(tmp_path / "requirements.txt")
 
 
