@@ -28,7 +28,11 @@ two.submit("late", "missing.py", after=only)
         (["--name", "one", "--date", "2013-01-08"], {}, "no data interval"),
         (["--name", "one", "--date", "yesterday"], {}, "--date: 'yesterday' is neither a date like"),
         (["--name", "one", "--conf", "[1]"], {}, "--conf must be a JSON object"),
-        (["--name", "one"], {"RETROFILL_SPARK_SUBMIT_MASTER": "yarn"}, "RETROFILL_SPARK_SUBMIT_MASTER is yarn, but a test"),
+        (
+            ["--name", "one"],
+            {"RETROFILL_SPARK_SUBMIT_MASTER": "yarn"},
+            "RETROFILL_SPARK_SUBMIT_MASTER is yarn, but a test",
+        ),
     ],
 )
 def test_what_cannot_be_tested_is_refused(
