@@ -90,7 +90,8 @@ class Settings(BaseSettings):
     )
     spark_remote: ConnectAddress | None = Field(None, repr=False, description="Spark Connect address, sc://host:port")
     spark_ui: HttpAddress | None = Field(
-        None, description="Address of the Spark Connect server's web UI, http://host:port: tells what attempts cost"
+        None,
+        description="Address of the Spark Connect server's web UI, http://host:port, which reports what attempts cost",
     )
     spark_home: Path | None = Field(
         None, description="Spark installation whose spark-submit is used; default: SPARK_HOME, or the one in pyspark"
@@ -265,7 +266,7 @@ class Settings(BaseSettings):
         7,
         ge=0,
         le=3650,
-        description="How long what runs replace by publishing is kept for 'retrofill backfill undo', directories and "
+        description="How long output that a publication replaces is kept for 'retrofill backfill undo', directories and "
         "Iceberg snapshots (a branch); 0: not at all. Delta tables keep it by their own settings",
     )
     staged_tables: str | None = Field(
@@ -306,7 +307,8 @@ class Settings(BaseSettings):
         "it changes",
     )
     console_user_header: str | None = Field(
-        None, description="Header in which a proxy before the console says who is logged in, like X-Forwarded-User"
+        None,
+        description="Header in which a proxy in front of the console names the logged-in user, like X-Forwarded-User",
     )
     console_proxies: Networks = Field(
         default_factory=list,
