@@ -127,7 +127,7 @@ def test_misses_are_followed_as_they_come(watched):
             "no webhook secret 'ops'; RETROFILL_WEBHOOK_SECRETS has: none",
         ),
         ("callback=Webhook('gopher://example.org')", "invalid URL"),
-        ("callback=KafkaTopic('{prefix}run-events')", "is one of Retrofill's own"),
+        ("callback=KafkaTopic('{prefix}run-events')", "belongs to Retrofill"),
         ("kwargs={'text': '{run.date}'}", "unknown name 'run.date'; known names: backfill.id"),
     ],
 )

@@ -125,7 +125,7 @@ APPLIED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a topic": (
         {"on_backfill_succeeded": [KafkaTopic("retrofill.run-events")]},
-        "flights: on_backfill_succeeded: the topic 'retrofill.run-events' is one of Retrofill's own",
+        "flights: on_backfill_succeeded: the topic 'retrofill.run-events' belongs to Retrofill",
     ),
 }
 
