@@ -110,12 +110,14 @@ def _not_in_review(
     """The answer to a command for a review that has not begun, is over or was never asked for."""
     if approved is None:
         return Refuse("its request did not ask for a review (publish, --review): its runs publish at once")
-    if isinstance(command, BackfillPublishRequested) and approved:
+    if isinstance(command, BackfillPublishRequested) and approved and not command.intervals:
         return Approved()
     if isinstance(command, BackfillDiscardRequested) and state in (S.CANCELLING, S.CANCELLED):
         return Unchanged(state)
-    if approved:
-        return Refuse("its output was approved and can no longer be discarded")
+    if approved and isinstance(command, BackfillDiscardRequested):
+        return Refuse(
+            "approved output can no longer be discarded; intervals that were left out wait for the next review"
+        )
     if state in (S.RUNNING, S.PAUSED):
         return Refuse(f"the backfill is {state}: it is reviewed once all its runs have ended or staged their output")
     return nothing_to_do(state, "publish" if isinstance(command, BackfillPublishRequested) else "discard")

@@ -57,12 +57,16 @@ GRID = {
     (CANCEL, S.IN_REVIEW): Enter(S.CANCELLING),
 }
 REFUSED, AGAIN = Refuse, Approved()
+SOME_DAYS = BackfillPublishRequested(intervals=["2020-01-04"])
 # (command, approvals) → by state in the order of ``STATES``.
 STATES = (S.RUNNING, S.PAUSED, S.IN_REVIEW, S.CANCELLING, S.CANCELLED, S.SUCCEEDED, S.FAILED)
 REVIEWS = {
     (PUBLISH, None): (REFUSED, REFUSED, None, REFUSED, REFUSED, REFUSED, REFUSED),
     (PUBLISH, 0): (REFUSED, REFUSED, Enter(S.RUNNING), REFUSED, REFUSED, REFUSED, REFUSED),
     (PUBLISH, 1): (AGAIN, AGAIN, None, AGAIN, AGAIN, AGAIN, AGAIN),
+    # Whether those that it names were published, or wait for the next review, only a review knows.
+    (SOME_DAYS, 0): (REFUSED, REFUSED, Enter(S.RUNNING), REFUSED, REFUSED, REFUSED, REFUSED),
+    (SOME_DAYS, 1): (REFUSED, REFUSED, None, REFUSED, REFUSED, REFUSED, REFUSED),
     (DISCARD, None): (REFUSED, REFUSED, None, REFUSED, REFUSED, REFUSED, REFUSED),
     (DISCARD, 0): (
         *(REFUSED, REFUSED, Enter(S.CANCELLING), Unchanged(S.CANCELLING), Unchanged(S.CANCELLED), REFUSED, REFUSED),
