@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from confluent_kafka import KafkaException
@@ -28,17 +28,15 @@ from retrofill_core.contract.backfills import (
 )
 from retrofill_core.contract.base import Message, explain
 from retrofill_core.contract.topics import Topic
-from retrofill_core.store.engine import read_installation
 from retrofill_tools.client import kafka
 from retrofill_tools.client.backfills import describe_backfill, find_backfill, find_backfills
 from retrofill_tools.client.connect import explain_kafka, explain_postgres, load_settings, local_user, reading
 from retrofill_tools.client.documents import encoded
 from retrofill_tools.client.pipelines import applied_pipelines, find_pipeline, last_applied_at, pipeline_as_json
 from retrofill_tools.client.previews import look_ahead
-from retrofill_tools.client.requests import requested_again
+from retrofill_tools.client.requests import message_of, requested_again
 from retrofill_tools.client.runs import describe_run, find_run, find_runs
 
-M = TypeVar("M", bound=Message)
 ANSWER_SECONDS = 30.0
 FAILURES = 10
 
@@ -83,31 +81,31 @@ class Direct:
         with self._errors():
             if tuple(path) == ("preview",):
                 with self._reading() as conn:
-                    found = look_ahead(conn, self._settings, _checked(BackfillRequested, body)).as_json(each=False)
+                    found = look_ahead(conn, self._settings, message_of(BackfillRequested, body)).as_json(each=False)
                 return json.loads(encoded(found))
             key, message = self._message(tuple(path), body)
             answer = kafka.ask(self._settings, Topic.BACKFILL_REQUESTS, key, message, ANSWER_SECONDS)
-            if answer.type.endswith("Rejected"):
+            if kafka.is_refusal(answer):
                 raise Refused(str(getattr(answer, "message", answer.type)), getattr(answer, "reason", None))
             return {"id": key}
 
     def _message(self, path: tuple[str, ...], body: Mapping[str, Any]) -> tuple[str, Message]:
         match path:
             case ("backfills",):
-                return body["id"], _checked(BackfillRequested, {**body, "triggered_by": local_user()})
+                return body["id"], message_of(BackfillRequested, {**body, "triggered_by": local_user()})
             case ("backfills", id, "pause"):
                 return id, BackfillPauseRequested()
             case ("backfills", id, "resume"):
-                return id, _checked(BackfillResumeRequested, body)
+                return id, message_of(BackfillResumeRequested, body)
             case ("backfills", id, "cancel"):
                 return id, BackfillCancelRequested()
             case ("backfills", id, "publish"):
-                return id, _checked(BackfillPublishRequested, body)
+                return id, message_of(BackfillPublishRequested, body)
             case ("backfills", id, "discard"):
                 return id, BackfillDiscardRequested()
             case ("backfills", id, "undo"):
                 given = {**body, "undoes": id, "triggered_by": local_user()}
-                return body["id"], _checked(BackfillUndoRequested, given)
+                return body["id"], message_of(BackfillUndoRequested, given)
             case ("backfills", id, "retry"):
                 with self._reading() as conn:
                     of = find_backfill(conn, id)
@@ -118,15 +116,13 @@ class Direct:
 
     def changes(self, id: str) -> Iterator[Mapping[str, Any]]:
         """The changes of a review. Spark computes them."""
-        from retrofill_tools.client.comparing import changes, spark_of, staged_runs
+        from retrofill_tools.client.comparing import review_of
 
         with self._errors():
             with self._reading() as conn:
-                of = find_backfill(conn, id)
-                runs, installation = staged_runs(conn, of), read_installation(conn)
-            assert installation is not None  # it has a backfill
-            with spark_of(self._settings, of.definition) as session:
-                for change in changes(session, runs, of.definition, installation.id):
+                review = review_of(conn, find_backfill(conn, id))
+            with review.changes(self._settings) as changes:
+                for change in changes:
                     yield json.loads(encoded(change.as_json()))
 
     @contextmanager
@@ -154,8 +150,3 @@ class Direct:
             raise Unreachable(explain_kafka(self._settings, e)) from e
         except (SQLAlchemyError, psycopg.Error) as e:
             raise Unreachable(explain_postgres(e)) from e
-
-
-def _checked(kind: type[M], body: Mapping[str, Any]) -> M:
-    """The body as a message. Raises ``ValidationError``."""
-    return kind.model_validate({**body, "type": kind.__name__}, extra="forbid")

@@ -38,7 +38,7 @@ from retrofill_core.setting_types import Role
 from retrofill_tools.client.backfills import find_backfill
 from retrofill_tools.client.dead_letters import Letter, find_letter, newest, origin_of, republish
 from retrofill_tools.client.grid import grid_of_plan
-from retrofill_tools.client.kafka import ask, reading_topics
+from retrofill_tools.client.kafka import ask, is_refusal, reading_topics
 from retrofill_tools.client.previews import Preview, look_ahead
 from retrofill_tools.client.requests import command_of, request_as_json, requested_again
 from retrofill_tools.client.runs import NamedRun, present_runs
@@ -58,7 +58,7 @@ def command(console: Console, id: str, request: Message) -> dict[str, Any]:
 
 def answered(reply: Message) -> dict[str, Any]:
     """A reply as JSON. Raises ``Refused`` if it is a refusal."""
-    if reply.type.endswith("Rejected"):
+    if is_refusal(reply):
         raise Refused(reply)
     return reply.model_dump(mode="json", by_alias=True, exclude_none=True)
 
@@ -265,4 +265,4 @@ def _replay_letter(console: Console, place: str) -> str | None:
         answer = republish(console.settings, letter, origin_of(letter), ANSWER_SECONDS)
     except UserError as e:
         return str(e)
-    return str(Refused(answer)) if answer is not None and answer.type.endswith("Rejected") else None
+    return str(Refused(answer)) if answer is not None and is_refusal(answer) else None

@@ -18,7 +18,6 @@ from retrofill.log import get_log
 from retrofill_console.api.logs import QUIET_SECONDS
 from retrofill_console.console import Console
 from retrofill_console.live import STREAM, message
-from retrofill_core.store.engine import read_installation
 from retrofill_tools.client.backfills import Backfill, find_backfill
 
 log = get_log(__name__)
@@ -84,15 +83,13 @@ class _Comparison:
 
     def _compare(self, tell: Any) -> None:
         # Most consoles compare nothing, and start sooner without what it needs.
-        from retrofill_tools.client.comparing import changes, spark_of, staged_runs
+        from retrofill_tools.client.comparing import review_of
 
         with self.console.reading() as conn:
-            runs, installation = staged_runs(conn, self.of), read_installation(conn)
-        assert installation is not None  # it has a backfill
-        outputs = sum(len(each.outputs["folders"]) for each in runs)
-        tell("begin", {"review": self.of.approved, "runs": len(runs), "outputs": outputs})
-        with spark_of(self.console.settings, self.of.definition) as session:
-            for change in changes(session, runs, self.of.definition, installation.id):
+            review = review_of(conn, self.of)
+        tell("begin", {"review": self.of.approved, "runs": len(review.runs), "outputs": review.outputs})
+        with review.changes(self.console.settings) as changes:
+            for change in changes:
                 if self.left.is_set():
                     return
                 tell("change", change.as_json())

@@ -25,6 +25,7 @@ from retrofill_console.live import STREAM
 from retrofill_console.login import COOKIE, KEEP_SECONDS, UNKNOWN, Login, needs
 from retrofill_core.contract.base import Message, Undecodable, decode_object
 from retrofill_tools.client.documents import encoded
+from retrofill_tools.client.requests import message_of
 
 log = get_log(__name__)
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -85,7 +86,7 @@ def _ask(console: Console, of: Ask) -> Endpoint:
 def _checked(model: type[BaseModel], body: dict[str, Any]) -> BaseModel:
     """The body as its model. Raises ``ValidationError``."""
     if issubclass(model, Message):
-        return model.model_validate({**body, "type": model.__name__}, extra="forbid")
+        return message_of(model, body)
     return model.model_validate(body)
 
 

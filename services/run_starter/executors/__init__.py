@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
@@ -81,26 +80,13 @@ class LaunchRequest:
     def as_json(self) -> dict[str, Any]:
         """The ``launch`` message to a driver process (``retrofill.protocol.launch``)."""
         zone = ZoneInfo(self.pipeline.timezone)
-        of_runs = {name: [_as_json(run, zone) for run in getattr(self, name)] for name in ("runs", "siblings")}
+        of_runs = {name: [run.as_json(zone) for run in getattr(self, name)] for name in ("runs", "siblings")}
         return {**vars(self), **of_runs, "mode": str(self.mode), "pipeline": self.pipeline.as_json()}
 
 
 def has_tables(outputs: Iterable[str]) -> bool:
     """Whether one of a run's outputs is a table, which only Spark can publish."""
     return any(TableOutput.of(output) is not None for output in outputs)
-
-
-def _as_json(run: LaunchedRun, zone: ZoneInfo) -> dict[str, Any]:
-    """As part of the ``launch`` message. ``zone``: the pipeline's, which the driver's Python may not know."""
-    moments = {"interval_start": run.interval_start, "interval_end": run.interval_end}
-    offsets = [_offset(moment, zone) for moment in moments.values()]
-    return {**vars(run), **{name: at.isoformat() for name, at in moments.items()}, "utc_offsets": offsets}
-
-
-def _offset(moment: datetime, zone: ZoneInfo) -> float:
-    """Seconds from UTC to the zone's time."""
-    offset = moment.astimezone(zone).utcoffset()
-    return 0.0 if offset is None else offset.total_seconds()
 
 
 @dataclass(frozen=True)

@@ -196,10 +196,22 @@ class LaunchedRun:
         values["outputs"] = tuple(values.get("outputs", ()))
         return cls(**values)
 
+    def as_json(self, zone: tzinfo) -> dict[str, Any]:
+        """As part of the ``launch`` message. ``zone``: the pipeline's, which the driver's Python may not know."""
+        moments = {"interval_start": self.interval_start, "interval_end": self.interval_end}
+        offsets = [_offset(moment, zone) for moment in moments.values()]
+        return {**vars(self), **{name: at.isoformat() for name, at in moments.items()}, "utc_offsets": offsets}
+
     @property
     def about(self) -> dict[str, Any]:
         """The fields that all reports on the run share."""
         return {"run_id": self.id, "attempt": self.attempt, "publication": self.publication}
+
+
+def _offset(moment: datetime, zone: tzinfo) -> float:
+    """Seconds from UTC to the zone's time."""
+    offset = moment.astimezone(zone).utcoffset()
+    return 0.0 if offset is None else offset.total_seconds()
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from retrofill_core.contract.backfills import BackfillUndoRequested
 from retrofill_core.contract.base import explain
 from retrofill_core.domain.backfill import Publish
 from retrofill_core.domain.planning import Plan, Rejection
-from retrofill_core.store.engine import read_installation
 from retrofill_core.store.undo import find, plan_undo, stored_undo
 from retrofill_tools.cli.arguments import read_bound
 from retrofill_tools.cli.output import console, counts, moment, print_json, print_table, print_text, range_of
 from retrofill_tools.client.backfills import find_backfill
-from retrofill_tools.client.comparing import Change, changes, spark_of, staged_runs
+from retrofill_tools.client.comparing import Change, review_of
 from retrofill_tools.client.connect import load_settings, local_user, reading
 from retrofill_tools.client.previews import DoneByOthers, Preview, stretches, stretches_as_json
 
@@ -123,20 +122,17 @@ def compare(id: str, limit: int, *, as_json: bool) -> None:
     """Print the largest changes first. Raises ``UserError``."""
     settings = load_settings()
     with reading(settings) as conn:
-        of = find_backfill(conn, id)
-        runs = staged_runs(conn, of)
-        installation = read_installation(conn)
-    assert installation is not None  # it has a backfill
+        review = review_of(conn, find_backfill(conn, id))
     found: list[Change] = []
-    with spark_of(settings, of.definition) as session, _progress(quiet=as_json) as progress:
-        task = progress.add_task("", total=sum(len(each.outputs["folders"]) for each in runs))
-        for change in changes(session, runs, of.definition, installation.id):
+    with review.changes(settings) as changes, _progress(quiet=as_json) as progress:
+        task = progress.add_task("", total=review.outputs)
+        for change in changes:
             found.append(change)
             progress.advance(task)
     found.sort(key=lambda each: (not each.changed, -abs(each.rows), -len(each.columns), each.start))
     if as_json:
         return print_json([each.as_json() for each in found])
-    return _print_changes(found, limit, of.definition.timezone)
+    return _print_changes(found, limit, review.of.definition.timezone)
 
 
 def _progress(*, quiet: bool) -> Progress:

@@ -20,6 +20,7 @@ import typer
 
 from retrofill.driver.config import Config
 from retrofill.errors import NotConfigured, UserError, stored_line
+from retrofill.protocol.launch import LaunchedRun
 from retrofill.spark.home import SparkHome
 from retrofill.spark.java import NoJava, bundled, find, with_jars
 from retrofill.states import PROCESS_ENDED, AttemptMode
@@ -149,13 +150,7 @@ def _request(settings: Settings, definition: PipelineDefinition, found: Interval
     zone = ZoneInfo(definition.timezone)
     told = settings.model_dump(mode="json", include={each.name for each in fields(Config)})
     runs = [
-        {
-            "id": number,
-            "attempt": 1,
-            "interval_start": start.isoformat(),
-            "interval_end": end.isoformat(),
-            "utc_offsets": [_offset(each, zone) for each in (start, end)],
-        }
+        LaunchedRun(number, 1, start, end).as_json(zone)
         for number, (start, end) in enumerate(zip(found.starts, found.ends, strict=True), 1)
     ]
     launch = {
@@ -171,12 +166,6 @@ def _request(settings: Settings, definition: PipelineDefinition, found: Interval
     }
     java = bundled()
     return {"settings": {**told, "bundled_java": None if java is None else str(java)}, "launch": launch}
-
-
-def _offset(at: datetime, zone: ZoneInfo) -> float:
-    offset = at.astimezone(zone).utcoffset()
-    assert offset is not None
-    return offset.total_seconds()
 
 
 def _print(document: Document, zone: str, *, keep: bool) -> None:

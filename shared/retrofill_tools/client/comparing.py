@@ -27,6 +27,7 @@ from retrofill.spark.loss import line_of
 from retrofill_core.domain.run import RunState
 from retrofill_core.pools import pools_of, settings_of
 from retrofill_core.settings import Settings
+from retrofill_core.store.engine import read_installation
 from retrofill_core.store.sql import in_state
 from retrofill_core.store.tables import run
 from retrofill_tools.client.backfills import Backfill
@@ -87,6 +88,33 @@ class Change:
             "staged": asdict(self.after),
             "published": None if self.before is None else asdict(self.before),
         }
+
+
+@dataclass(frozen=True)
+class Review:
+    """A backfill in review, the runs that wait for it, and the installation that staged their output."""
+
+    of: Backfill
+    runs: Sequence[StagedRun]
+    installation: str
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs there are to compare."""
+        return sum(len(each.outputs["folders"]) for each in self.runs)
+
+    @contextmanager
+    def changes(self, settings: Settings) -> Iterator[Iterator[Change]]:
+        """Connect to Spark, then compute the changes one by one. Raises like ``spark_of`` and ``changes``."""
+        with spark_of(settings, self.of.definition) as session:
+            yield changes(session, self.runs, self.of.definition, self.installation)
+
+
+def review_of(conn: Connection, of: Backfill) -> Review:
+    """Raises like ``staged_runs``."""
+    runs, installation = staged_runs(conn, of), read_installation(conn)
+    assert installation is not None  # it has a backfill
+    return Review(of, runs, installation.id)
 
 
 def staged_runs(conn: Connection, of: Backfill) -> list[StagedRun]:

@@ -212,6 +212,11 @@ class Event:
     name: str
 
 
+def is_refusal(reply: Message) -> bool:
+    """Whether a service refuses what was requested: all such replies are named alike."""
+    return reply.type.endswith("Rejected")
+
+
 def ask(settings: Settings, topic: Topic, key: str, message: Message, seconds: float) -> Message:
     """Publish ``message`` under ``key`` and return the reply. A request with a secret is refused here: Kafka keeps the others.
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
 
 from retrofill.errors import UserError
 from retrofill_core.contract.backfills import MAX_DATES, BackfillRequested
+from retrofill_core.contract.base import Message
 from retrofill_core.domain.backfill import Publish, ReprocessBehavior
 from retrofill_core.domain.deadline import FINISH_BY
 from retrofill_core.domain.planning import Intervals
@@ -24,6 +25,7 @@ from retrofill_core.store.sql import database_now
 from retrofill_core.store.tables import deadline
 from retrofill_tools.client.backfills import Backfill, is_purged
 
+Body = TypeVar("Body", bound=Message)
 # Field of a request, as JSON → option of ``retrofill backfill create``.
 VALUES = {
     "from": "--from",
@@ -36,6 +38,11 @@ VALUES = {
     "id": "--id",
 }
 FLAGS = {"run_backwards": "--backwards", "latest_code": "--latest-code"}
+
+
+def message_of(kind: type[Body], body: Mapping[str, Any]) -> Body:
+    """A JSON object of a program as a message. Raises ``ValidationError``, also for fields that it does not have."""
+    return kind.model_validate({**body, "type": kind.__name__}, extra="forbid")
 
 
 def request_as_json(request: BackfillRequested) -> dict[str, Any]:
