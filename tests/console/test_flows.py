@@ -303,6 +303,8 @@ def test_a_review_is_asked_for_and_published_on_its_page(
         "aria-valuetext", re.compile("1 succeeded, 2 staged|2 staged, 1 succeeded")
     )
     assert len(list(tmp_path.glob("day=*/part-*"))) == 1
+    # The run ends before the next review begins.
+    expect(page.locator(".page-head .badge")).to_have_text("in review")
     expect(page.get_by_role("button", name="Discard")).to_be_visible()
     page.get_by_role("button", name="Publish", exact=True).click()
     expect(page.locator(".page-head .badge")).to_have_text("succeeded")
