@@ -64,8 +64,7 @@ def test_dead_letters_are_the_command_s_and_say_which_the_console_replays(
 ) -> None:
     place.publish(Topic.BACKFILL_REQUESTS, "broken", b"{")
     place.publish(Topic.PIPELINES, "broken", b"{")
-    place.wait_event(Topic.DEAD_LETTERS, lambda e: e.key == "broken", "a dead letter")
-    place.wait_published()
+    until(lambda: [e.key for e in place.events(Topic.DEAD_LETTERS)].count("broken") == 2, "both are dead letters")
     found = web.get("/api/v1/dead-letters")
     replays = {each["origin_topic"]: each.pop("replay") for each in found}
     assert found == cli("dead-letters", "list", "--json").document
